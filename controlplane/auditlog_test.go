@@ -30,7 +30,7 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	var token api.NewToken
-	if err := json.Unmarshal([]byte(do("POST", "/v1/admin/workspaces/"+made.ID+"/tokens", adminToken, `{}`, 201)), &token); err != nil {
+	if err := json.Unmarshal([]byte(do("POST", "/v1/admin/workspaces/"+made.ID+"/tokens", adminToken, `{"name":"ci"}`, 201)), &token); err != nil {
 		t.Fatal(err)
 	}
 	do("GET", "/v1/sandboxes", token.Key, "", 200)

@@ -19,6 +19,8 @@ connected, and wakes when somebody connects. It is archived as it is written, so
 that it can be cloned as of a moment in the past, or restored elsewhere when its
 host is lost.
 
+Databases are named by their ids, or by their labels where only one has it.
+
 Clients connect with TLS. Where the database's name does not resolve, or its
 certificate is of an authority of your own, as on a local stack, these say how:
 
@@ -64,7 +66,7 @@ the database is created all the same.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&in.Label, "label", "", "a name, for display only")
+	f.StringVar(&in.Label, "label", "", "a name; it need not be unique")
 	f.StringVar(&size, "size", "", "memory: 1g (default), 4g or 16g; it cannot be changed later, but a clone may have another")
 	f.BoolVar(&in.AlwaysOn, "always-on", false, "never put it to sleep")
 	f.BoolVarP(&detach, "detach", "d", false, "do not wait until it runs")
@@ -136,23 +138,23 @@ func (a *app) dbList() *cobra.Command {
 
 func (a *app) dbGet() *cobra.Command {
 	return &cobra.Command{
-		Use:   "get ID",
+		Use:   "get DB",
 		Short: "Show one database and what it can be restored from",
 		Example: `  berth db get $db
   berth db get $db --json | jq -r .archive.last_restorable`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			db, err := c.GetDatabase(cmd.Context(), args[0])
+			db, err := c.GetDatabase(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
 			// What is known of the database is worth showing without its archive.
-			archive, archiveErr := c.GetDatabaseArchive(cmd.Context(), args[0])
+			archive, archiveErr := c.GetDatabaseArchive(cmd.Context(), id)
 			if a.json {
 				return a.printJSON(struct {
 					*api.Database
@@ -172,28 +174,28 @@ func (a *app) dbGet() *cobra.Command {
 
 func (a *app) dbURL() *cobra.Command {
 	return &cobra.Command{
-		Use:   "url ID",
+		Use:   "url DB",
 		Short: "Print the URL with which clients connect, password included",
 		Long: `Print the URL with which clients connect, password included. It says nothing of
 sslmode: the router takes TLS alone, so use at least sslmode=require, and
 verify-full where you have the certificate's authority.`,
 		Example: `  psql "$(berth db url $db)?sslmode=require"
   export DATABASE_URL=$(berth db url $db)`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			conn, err := c.GetDatabaseConnection(cmd.Context(), args[0])
+			conn, err := c.GetDatabaseConnection(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
 			if a.json {
 				return a.printJSON(conn)
 			}
-			return a.printURL(args[0], conn)
+			return a.printURL(id, conn)
 		},
 	}
 }
@@ -225,7 +227,7 @@ func (a *app) dbClone() *cobra.Command {
 	var at, size string
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "clone ID",
+		Use:   "clone DB",
 		Short: "Make a database of another as it is, or was, and print its id",
 		Long: `Make a database of what is archived of another, and print its id. The other one
 is left as it is, and may be asleep or failed. With --at, the clone is as the other
@@ -234,10 +236,10 @@ was at that moment; without, as it was at its latest archived write.`,
   berth db clone $db --at 2026-11-24T10:30:00Z --label before-the-migration
   berth db clone $db --at 15m                  # fifteen minutes ago
   berth db clone $db --size 4g                 # also the way to more memory`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -246,7 +248,7 @@ was at that moment; without, as it was at its latest archived write.`,
 			}
 			in.Size = sizeFlag(size)
 			began := time.Now()
-			db, err := c.CloneDatabase(cmd.Context(), args[0], in, "berth-"+rand.Text())
+			db, err := c.CloneDatabase(cmd.Context(), id, in, "berth-"+rand.Text())
 			if err != nil {
 				return err
 			}
@@ -256,7 +258,7 @@ was at that moment; without, as it was at its latest archived write.`,
 	f := cmd.Flags()
 	f.StringVar(&at, "at", "", "moment in RFC 3339, or how long ago, such as 15m (default: the latest that is archived)")
 	f.StringVar(&size, "size", "", "1g, 4g or 16g (default: the other's)")
-	f.StringVar(&in.Label, "label", "", `a name, for display only (default: the other's with " (clone)")`)
+	f.StringVar(&in.Label, "label", "", `a name (default: the other's with " (clone)")`)
 	f.BoolVarP(&detach, "detach", "d", false, "do not wait until it runs")
 	return cmd
 }
@@ -273,7 +275,7 @@ func (a *app) dbFailover() *cobra.Command {
 	var in api.FailoverDatabase
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "failover ID",
+		Use:   "failover DB",
 		Short: "Restore a failed database on another host",
 		Long: `Restore a database on another host from its archive, under the same name and with
 the same credentials. Writes of about the last minute, which were not archived, are
@@ -281,15 +283,15 @@ lost; the command says how much. With --force, a database that runs is stopped a
 restored too.`,
 		Example: `  berth db failover $db
   berth db failover $db --force`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			began := time.Now()
-			out, err := c.FailoverDatabase(cmd.Context(), args[0], in)
+			out, err := c.FailoverDatabase(cmd.Context(), id, in)
 			if err != nil {
 				return err
 			}
@@ -325,46 +327,46 @@ func (a *app) changed(ctx context.Context, c *api.Client, db *api.Database, bega
 
 func (a *app) dbWake() *cobra.Command {
 	return &cobra.Command{
-		Use:   "wake ID",
+		Use:   "wake DB",
 		Short: "Wake a database that sleeps",
 		Long: `Wake a database that sleeps, and wait until it runs. There is no need to: a client
 that connects wakes it.`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			began := time.Now()
-			if _, err := c.WakeDatabase(cmd.Context(), args[0]); err != nil {
+			if _, err := c.WakeDatabase(cmd.Context(), id); err != nil {
 				return err
 			}
-			return a.changed(cmd.Context(), c, &api.Database{ID: args[0], Status: api.DatabaseWaking}, began, "waking the database")
+			return a.changed(cmd.Context(), c, &api.Database{ID: id, Status: api.DatabaseWaking}, began, "waking the database")
 		},
 	}
 }
 
 func (a *app) dbRotate() *cobra.Command {
 	return &cobra.Command{
-		Use:   "rotate ID",
+		Use:   "rotate DB",
 		Short: "Change a database's password and broker token, and print its new URL",
 		Long: `Change a database's password and the token of its broker, and print the URL with
 the new password. Clients with the old ones are cut off. If the command fails, the
 old ones are in force, or will be as soon as the database's host answers. If no
 control plane answers meanwhile, "berth db url" says afterwards which are.`,
 		Example:           `  export DATABASE_URL=$(berth db rotate $db)`,
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			stop := spin(a.stderr, "changing the password")
-			conn, err := c.ResetDatabaseCredentials(cmd.Context(), args[0])
+			conn, err := c.ResetDatabaseCredentials(cmd.Context(), id)
 			if err == nil && conn.Password == "" { // they are changed all the same
-				conn, err = c.GetDatabaseConnection(cmd.Context(), args[0])
+				conn, err = c.GetDatabaseConnection(cmd.Context(), id)
 			}
 			stop()
 			if err != nil {
@@ -374,7 +376,7 @@ control plane answers meanwhile, "berth db url" says afterwards which are.`,
 				return a.printJSON(conn)
 			}
 			if conn.ConnectionURL == "" {
-				a.note("they are changed: berth db get %s --json shows them while it runs", args[0])
+				a.note("they are changed: berth db get %s --json shows them while it runs", id)
 				return nil
 			}
 			fmt.Fprintln(a.stdout, conn.ConnectionURL)
@@ -385,21 +387,21 @@ control plane answers meanwhile, "berth db url" says afterwards which are.`,
 
 func (a *app) dbAlwaysOn() *cobra.Command {
 	return &cobra.Command{
-		Use:               "always-on ID [on|off]",
+		Use:               "always-on DB [on|off]",
 		Short:             "Say whether a database may be put to sleep",
 		Example:           "  berth db always-on $db on",
-		Args:              wants(1, 2, "ID"),
+		Args:              wants(1, 2, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			on := len(args) == 1 || args[1] == "on"
 			if !on && args[1] != "off" {
 				return usage(cmd, "%q is neither on nor off", args[1])
 			}
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			db, err := c.PatchDatabase(cmd.Context(), args[0], api.PatchDatabase{AlwaysOn: on})
+			db, err := c.PatchDatabase(cmd.Context(), id, api.PatchDatabase{AlwaysOn: on})
 			if err != nil {
 				return err
 			}
@@ -414,15 +416,21 @@ func (a *app) dbAlwaysOn() *cobra.Command {
 
 func (a *app) dbRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID…", Aliases: []string{"delete"}, Short: "Delete databases with their data and archives, for good",
-		Args:              wants(1, -1, "ID"),
+		Use: "rm DB…", Aliases: []string{"delete"}, Short: "Delete databases with their data and archives, for good",
+		Args:              wants(1, -1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(args, func(id string) error { return c.DeleteDatabase(cmd.Context(), id) })
+			return a.removeEach(args, func(name string) error {
+				id, err := findDatabase(cmd.Context(), c, name)
+				if err != nil {
+					return err
+				}
+				return c.DeleteDatabase(cmd.Context(), id)
+			})
 		},
 	}
 }
@@ -431,20 +439,20 @@ func (a *app) dbLogs() *cobra.Command {
 	var follow bool
 	var tail int
 	cmd := &cobra.Command{
-		Use:               "logs ID",
+		Use:               "logs DB",
 		Short:             "Show PostgreSQL's log",
 		Example:           "  berth db logs $db --tail 50 -f",
-		Args:              wants(1, 1, "ID"),
+		Args:              wants(1, 1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			if follow {
-				return c.FollowDatabaseLogs(cmd.Context(), args[0], tail, a.printLogLine)
+				return c.FollowDatabaseLogs(cmd.Context(), id, tail, a.printLogLine)
 			}
-			body, err := c.DatabaseLogs(cmd.Context(), args[0], tail)
+			body, err := c.DatabaseLogs(cmd.Context(), id, tail)
 			if err != nil {
 				return err
 			}

@@ -26,7 +26,7 @@ const (
 
 func (a *app) dbPsql() *cobra.Command {
 	return &cobra.Command{
-		Use:   "psql ID [-- ARGUMENT…]",
+		Use:   "psql DB [-- ARGUMENT…]",
 		Short: "Open psql at a database",
 		Long: `Run the psql of this machine at a database, which is woken first if it sleeps. The
 connection is encrypted and the certificate verified: by the authority of
@@ -35,18 +35,18 @@ psql connects there, whatever the database's name resolves to.`,
 		Example: `  berth db psql $db
   berth db psql $db -- -c 'SELECT version()'
   berth db psql $db -- -f schema.sql`,
-		Args:              wants(1, -1, "ID"),
+		Args:              wants(1, -1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			program, err := exec.LookPath("psql")
 			if err != nil {
 				return fmt.Errorf("psql is not installed: it comes with PostgreSQL's client (Debian: apt-get install postgresql-client); other clients can use: berth db url %s", args[0])
 			}
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			conn, err := a.awake(cmd.Context(), c, args[0])
+			conn, err := a.awake(cmd.Context(), c, id)
 			if err != nil {
 				return err
 			}

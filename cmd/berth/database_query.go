@@ -13,7 +13,7 @@ import (
 func (a *app) dbQuery() *cobra.Command {
 	var timeout float64
 	cmd := &cobra.Command{
-		Use:   "query ID SQL [PARAMETER…]",
+		Use:   "query DB SQL [PARAMETER…]",
 		Short: "Run an SQL statement over HTTP and print its rows",
 		Long: `Run one SQL statement by the database's broker, which wakes it if it sleeps, and
 print its rows. Parameters are for $1 and on, as PostgreSQL's text; NULL is written
@@ -21,10 +21,10 @@ in SQL. Of many rows the first 10,000 come.`,
 		Example: `  berth db query $db 'SELECT now()'
   berth db query $db 'SELECT $1::int + $2::int' 40 2
   berth db query $db 'TABLE orders' --json | jq -c '.rows[]'`,
-		Args:              wants(2, -1, "ID or SQL"),
+		Args:              wants(2, -1, "DB or SQL"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.client(envToken, envJWT)
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -36,11 +36,11 @@ in SQL. Of many rows the first 10,000 come.`,
 				}
 				in.Params = append(in.Params, raw)
 			}
-			conn, err := a.awake(cmd.Context(), c, args[0])
+			conn, err := a.awake(cmd.Context(), c, id)
 			if err != nil {
 				return err
 			}
-			result, err := c.QueryDatabase(cmd.Context(), args[0], conn.BrokerToken, in)
+			result, err := c.QueryDatabase(cmd.Context(), id, conn.BrokerToken, in)
 			if err != nil {
 				return err
 			}

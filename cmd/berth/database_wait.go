@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,6 +86,47 @@ func pauseAfter(err error) time.Duration {
 		return max(e.RetryAfter, databasePause)
 	}
 	return databasePause
+}
+
+// theDatabase returns a client and the id of the database that an argument names.
+func (a *app) theDatabase(ctx context.Context, name string) (*api.Client, string, error) {
+	c, err := a.client(envToken, envJWT)
+	if err != nil {
+		return nil, "", err
+	}
+	id, err := findDatabase(ctx, c, name)
+	return c, id, err
+}
+
+// databaseID is the form of the ids of databases.
+var databaseID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// findDatabase returns the id of a database, which is named by it, or by a label that it
+// alone has.
+func findDatabase(ctx context.Context, c *api.Client, name string) (string, error) {
+	if databaseID.MatchString(name) {
+		return name, nil
+	}
+	var found []api.Database
+	for db, err := range c.Databases(ctx) {
+		if err != nil {
+			return "", err
+		}
+		if db.Label == name && name != "" {
+			found = append(found, db)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("there is no database %q: berth db ls shows those that there are", name)
+	case 1:
+		return found[0].ID, nil
+	}
+	text := fmt.Sprintf("%d databases are labelled %q; name one by its id:", len(found), name)
+	for _, db := range found {
+		text += "\n  " + db.ID + "  " + string(db.Status)
+	}
+	return "", errors.New(text)
 }
 
 // completeDatabases completes the ids of databases.

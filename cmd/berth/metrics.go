@@ -24,8 +24,12 @@ func (a *app) metrics() *cobra.Command {
 }
 
 func (a *app) dbMetrics() *cobra.Command {
-	return a.usageOf("metrics ID", "Show what a database uses and has used", "  berth db metrics $db", a.completeDatabases,
-		func(ctx context.Context, c *api.Client, id string, minutes int) (any, string, *api.ResourceUsage, []string, error) {
+	return a.usageOf("metrics DB", "Show what a database uses and has used", "  berth db metrics $db", a.completeDatabases,
+		func(ctx context.Context, c *api.Client, name string, minutes int) (any, string, *api.ResourceUsage, []string, error) {
+			id, err := findDatabase(ctx, c, name)
+			if err != nil {
+				return nil, "", nil, nil, err
+			}
 			out, err := c.GetDatabaseUsage(ctx, id, minutes)
 			if err != nil {
 				return nil, "", nil, nil, err

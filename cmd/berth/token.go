@@ -50,6 +50,7 @@ func (a *app) tokenCreate() *cobra.Command {
 // tokenFlags adds the flags of a command that creates a key.
 func tokenFlags(cmd *cobra.Command, in *api.CreateToken, ttl *span) {
 	cmd.Flags().StringVar(&in.Name, "name", "", "what the key is for")
+	_ = cmd.MarkFlagRequired("name") // there is such a flag
 	cmd.Flags().StringSliceVar(&in.Scopes, "scope", nil, "what it may do: all, read-only, sandboxes, databases, apps, volumes, webhooks or app:ID (default all)")
 	cmd.Flags().Var(ttl, "ttl", "time until it expires, such as 720h (default never)")
 }

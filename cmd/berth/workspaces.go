@@ -78,7 +78,7 @@ func (a *app) workspacesCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a workspace without members, and print its id",
 		Example: `  id=$(berth admin workspaces create ci --tier pro)
-  export BERTH_TOKEN=$(berth admin workspaces token $id)`,
+  export BERTH_TOKEN=$(berth admin workspaces token $id --name ci)`,
 		Args: wants(1, 1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error

@@ -25,9 +25,9 @@ type SetCurrentOrg struct {
 
 // CreateToken is the body of POST /v1/me/tokens.
 type CreateToken struct {
-	Name      string   `json:"name,omitempty" maxLength:"100"` // need not be unique
-	ExpiresAt *Time    `json:"expires_at,omitempty"`           // the key is refused from then on; default: never
-	Scopes    []string `json:"scopes,omitempty" maxItems:"20"` // "all", "read-only", "sandboxes", "databases", "apps", "volumes", "webhooks", or "app:" and an id; the key may do what any one allows; default: "all"
+	Name      string   `json:"name" minLength:"1" maxLength:"100"` // need not be unique
+	ExpiresAt *Time    `json:"expires_at,omitempty"`               // the key is refused from then on; default: never
+	Scopes    []string `json:"scopes,omitempty" maxItems:"20"`     // "all", "read-only", "sandboxes", "databases", "apps", "volumes", "webhooks", or "app:" and an id; the key may do what any one allows; default: "all"
 }
 
 // Token is an API key as lists show it.

@@ -71,6 +71,26 @@ func TestDatabasesOfAPausedWorkspace(t *testing.T) {
 	r.becomes(busy.ID, api.DatabaseRunning)
 }
 
+// An operator's suspension refuses creates. What there is is woken, as a sandbox is.
+func TestADatabaseOfASuspendedWorkspaceWakes(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	r.asleep(d.ID)
+	r.Update(func(tx *raftstore.Tx) error {
+		w, _ := raftstore.Get(tx, record.Workspaces, "ws")
+		c := w.Clone()
+		c.Suspended = true
+		raftstore.Put(tx, record.Workspaces, c)
+		return nil
+	})
+	_, err := r.databases().Create(t.Context(), caller, api.CreateDatabase{}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EForbidden, "account suspended")
+	if _, err := r.databases().Wake(t.Context(), caller, d.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.becomes(d.ID, api.DatabaseRunning)
+}
+
 // A ceiling of the month refuses only to wake what sleeps. A database that ran and died is
 // started again, and its clients are held meanwhile.
 func TestADatabaseThatDiesBeyondTheMonthsBudget(t *testing.T) {

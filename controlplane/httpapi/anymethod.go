@@ -12,7 +12,9 @@ import (
 // program makes of them is its own. The document has no way to say so.
 func anyMethodRoutes() []route {
 	return []route{
+		{"", pathAppRoot, workspace, ofApp((*API).passToApp), operation{action: writing, proxied: true}},
 		{"", pathAppProxy, workspace, ofApp((*API).passToApp), operation{action: writing, proxied: true}},
+		{"", pathInvokeRoot, workspace, ofFunction((*API).invokeFunction), operation{action: writing, proxied: true}},
 		{"", pathInvoke, workspace, ofFunction((*API).invokeFunction), operation{action: writing, proxied: true}},
 	}
 }
@@ -33,13 +35,14 @@ func (a *API) otherMethod(c *gin.Context) {
 	a.fail(c, a.refuseMethod(c))
 }
 
-// matchAnyMethod reads the parameters of a path of the form <before>:id<after>*rest.
+// matchAnyMethod reads the parameters of a path of the form <before>:id<after>, which may
+// end in *rest.
 func matchAnyMethod(path string, r *http.Request) (gin.Params, bool) {
 	if r.Method == http.MethodTrace || r.Method == http.MethodConnect { // they are for servers, not for programs
 		return nil, false
 	}
 	before, after, _ := strings.Cut(path, ":id")
-	after = strings.TrimSuffix(after, "*rest")
+	after, below := strings.CutSuffix(after, "*rest")
 	rest, ok := strings.CutPrefix(r.URL.EscapedPath(), before)
 	if !ok {
 		return nil, false
@@ -49,7 +52,7 @@ func matchAnyMethod(path string, r *http.Request) (gin.Params, bool) {
 		return nil, false
 	}
 	rest, ok = strings.CutPrefix("/"+rest, after)
-	if !ok {
+	if !ok || !below && rest != "" {
 		return nil, false
 	}
 	id, err := url.PathUnescape(escaped)

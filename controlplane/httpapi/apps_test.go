@@ -368,9 +368,17 @@ func TestRequestsArePassedOnToAnApp(t *testing.T) {
 			})
 		}
 	})
-	const to = "/v1/apps/app-1/proxy/"
+	const (
+		root = "/v1/apps/app-1/proxy"
+		to   = root + "/"
+	)
 	for _, c := range []struct{ method, target, body, want string }{
 		{"GET", to, "", "GET app-1   "},
+		{"GET", root, "", "GET app-1   "},
+		{"GET", root + "?x=1", "", "GET app-1  x=1 "},
+		{"POST", root, "{", "POST app-1   {"},
+		{"DELETE", root, "", "DELETE app-1   "},
+		{"BREW", root, "", "BREW app-1   "},
 		{"GET", to + "a%2Fb/../c//?x=1", "", "GET app-1 a%2Fb/../c// x=1 "},
 		{"HEAD", to + "x", "", "HEAD app-1 x  "},
 		{"POST", to + "proxy/proxy/", "{", "POST app-1 proxy/proxy/  {"},
@@ -397,7 +405,7 @@ func TestRequestsArePassedOnToAnApp(t *testing.T) {
 	for target, c := range map[string]struct {
 		bearer string
 		status int
-	}{"/v1/apps/no/proxy/x": {"tenant", 404}, to + "x": {"", 401}, "/v1/apps/app-1/proxy": {"tenant", 404}, "/v1/apps/%2e%2e/proxy/x": {"tenant", 404}} {
+	}{"/v1/apps/no/proxy/x": {"tenant", 404}, to + "x": {"", 401}, root: {"", 401}, root + "x": {"tenant", 404}, "/v1/apps/no/proxy": {"tenant", 404}, "/v1/apps/%2e%2e/proxy/x": {"tenant", 404}} {
 		if w := r.call("GET", target, c.bearer, ""); w.Code != c.status || len(asked) > 0 {
 			t.Errorf("%s: %d %s, and the app was asked %q", target, w.Code, w.Body, asked)
 		}
@@ -408,7 +416,7 @@ func TestRequestsArePassedOnToAnApp(t *testing.T) {
 	}{
 		{"PROPFIND", to + "x", "", 401}, {"PROPFIND", to + "x", "viewer", 403}, {"PROPFIND", "/v1/apps/no/proxy/x", "tenant", 404},
 		{"PROPFIND", "/v1/apps/%2e%2e/proxy/x", "tenant", 404}, {"TRACE", to + "x", "tenant", 405}, {"PROPFIND", "/v1/apps/app-1/env", "tenant", 405},
-		{"PROPFIND", "/v1/apps/app-1/other/proxy/x", "tenant", 404},
+		{"PROPFIND", "/v1/apps/app-1/other/proxy/x", "tenant", 404}, {"PROPFIND", root, "viewer", 403}, {"PROPFIND", root + "x", "tenant", 404},
 	} {
 		if w := r.call(c.method, c.target, c.bearer, ""); w.Code != c.status || len(asked) > 0 {
 			t.Errorf("%s %s as %q: %d %s, and the app was asked %q", c.method, c.target, c.bearer, w.Code, w.Body, asked)

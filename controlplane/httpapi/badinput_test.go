@@ -70,7 +70,7 @@ var postRoutes = []struct{ target, bearer, good string }{
 	{"/v1/invitations/binv_1", "jwt", `{}`},
 	{"/v1/billing/sync", "tenant", `{}`},
 	{"/v1/admin/workspaces", "operator", `{"name":"n"}`},
-	{"/v1/admin/workspaces/ws-1/tokens", "operator", `{}`},
+	{"/v1/admin/workspaces/ws-1/tokens", "operator", `{"name":"n"}`},
 	{"/v1/admin/raft/peers", "operator", `{"id":"r4","address":"h:1"}`},
 	{"/v1/admin/raft/transfer-leadership", "operator", `{}`},
 	{"/v1/admin/agents/host-a/drain", "operator", `{}`},
@@ -225,8 +225,8 @@ func TestFieldsOfTheWrongKind(t *testing.T) {
 
 		{"/v1/me/current-org", "jwt", `{}`, "org_id is required", ""},
 		{"/v1/me/current-org", "jwt", `{"org_id":1}`, "invalid json", "org_id must be a string, not number"},
-		{"/v1/me/tokens", "jwt", `{"scopes":["read"]}`, "invalid scopes", "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>"},
-		{"/v1/me/tokens", "jwt", `{"expires_at":"0001-01-01T00:00:00Z"}`, "invalid expires_at", "expires_at must be in the future"},
+		{"/v1/me/tokens", "jwt", `{"name":"n","scopes":["read"]}`, "invalid scopes", "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>"},
+		{"/v1/me/tokens", "jwt", `{"name":"n","expires_at":"0001-01-01T00:00:00Z"}`, "invalid expires_at", "expires_at must be in the future"},
 		{"/v1/me/tokens", "jwt", `{"name":{}}`, "invalid json", "name must be a string, not object"},
 
 		{"/v1/admin/raft/peers", "operator", `{}`, "id is required", ""},

@@ -196,6 +196,7 @@ func TestInvocationsArePassedOn(t *testing.T) {
 	}
 	for _, c := range []struct{ method, target, body, want string }{
 		{"POST", to, "b", "POST app-1   b"}, {"GET", to + "?x=1", "", "GET app-1  x=1 "}, {"GET", to + "/", "", "GET app-1   "},
+		{"PUT", to, "c", "PUT app-1   c"}, {"PROPFIND", to, "p", "PROPFIND app-1   p"},
 		{"POST", to + "/a%2Fb/invoke/", "b", "POST app-1 a%2Fb/invoke/  b"}, {"PUT", to + "/x", "c", "PUT app-1 x  c"}, {"PATCH", to + "/x", "p", "PATCH app-1 x  p"},
 		{"DELETE", to + "/x", "", "DELETE app-1 x  "}, {"OPTIONS", to + "/x", "", "OPTIONS app-1 x  "}, {"HEAD", to + "/x", "", "HEAD app-1 x  "},
 		{"PROPFIND", to + "/a%2Fb/", "p", "PROPFIND app-1 a%2Fb/  p"},

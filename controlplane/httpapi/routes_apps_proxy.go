@@ -13,15 +13,21 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// pathAppProxy is passed on, with any method, to the program of an app.
-const pathAppProxy = "/v1/apps/:id/proxy/*rest"
+// What pathAppProxy matches is passed on, with any method, to the program of an app;
+// pathAppRoot is its path "/" without the slash.
+const (
+	pathAppRoot  = "/v1/apps/:id/proxy"
+	pathAppProxy = pathAppRoot + "/*rest"
+)
 
 // appProxyRoutes are a way to an app that needs no name of its own: whoever may read the
 // app is let through.
 func appProxyRoutes() []route {
 	var out []route
-	for _, m := range []struct{ method, id string }{
-		{get, "getFromApp"}, {post, "postToApp"}, {put, "putToApp"}, {patch, "patchAtApp"}, {del, "deleteAtApp"}, {http.MethodOptions, "optionsOfApp"},
+	for _, m := range []struct{ method, path, id string }{
+		{get, pathAppRoot, "getAppRoot"}, {post, pathAppRoot, "postToAppRoot"},
+		{get, pathAppProxy, "getFromApp"}, {post, pathAppProxy, "postToApp"}, {put, pathAppProxy, "putToApp"}, {patch, pathAppProxy, "patchAtApp"},
+		{del, pathAppProxy, "deleteAtApp"}, {http.MethodOptions, pathAppProxy, "optionsOfApp"},
 	} {
 		doc := operation{
 			id: m.id, tag: "Apps", summary: fmt.Sprintf("Pass a %s on to an app", m.method),
@@ -34,7 +40,7 @@ func appProxyRoutes() []route {
 		if m.method != get && m.method != http.MethodOptions {
 			doc.bodyType = "application/octet-stream"
 		}
-		out = append(out, route{m.method, pathAppProxy, workspace, ofApp((*API).passToApp), doc})
+		out = append(out, route{m.method, m.path, workspace, ofApp((*API).passToApp), doc})
 	}
 	return out
 }

@@ -144,15 +144,19 @@ func functionRoutes() []route {
 	return append(out, invokeRoutes()...)
 }
 
-// pathInvoke is passed on, with any method, to the handler of a function.
-const pathInvoke = "/v1/functions/:id/invoke/*rest"
+// What pathInvoke matches is passed on, with any method, to the handler of a function;
+// pathInvokeRoot is its path "/" without the slash.
+const (
+	pathInvokeRoot = "/v1/functions/:id/invoke"
+	pathInvoke     = pathInvokeRoot + "/*rest"
+)
 
 // invokeRoutes are the invocations, with the methods that the document can name.
 func invokeRoutes() []route {
 	var out []route
 	for _, m := range []struct{ method, path, id string }{
-		{post, "/v1/functions/:id/invoke", "invokeFunction"},
-		{get, "/v1/functions/:id/invoke", "readFunction"},
+		{post, pathInvokeRoot, "invokeFunction"},
+		{get, pathInvokeRoot, "readFunction"},
 		{get, pathInvoke, "getFromFunction"}, {post, pathInvoke, "postToFunction"},
 		{put, pathInvoke, "putToFunction"}, {patch, pathInvoke, "patchAtFunction"},
 		{del, pathInvoke, "deleteAtFunction"}, {http.MethodOptions, pathInvoke, "optionsOfFunction"},

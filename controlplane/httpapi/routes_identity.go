@@ -26,6 +26,7 @@ func identityRoutes() []route {
 			body:       api.CreateToken{Name: "laptop", Scopes: []string{"read-only", "sandboxes"}}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
 			failures: []apierror.Error{
+				{Code: apierror.EInvalid, Message: "name is required"},
 				{Code: apierror.EInvalid, Message: "invalid expires_at", Detail: "expires_at must be in the future"},
 				{Code: apierror.EInvalid, Message: "invalid scopes", Detail: "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>"},
 				{Code: apierror.ERateLimited, Message: "max keys reached", Fields: map[string]any{"max": 10, "active": 10}},

@@ -92,7 +92,7 @@ func orgRoutes() []route {
 			idempotent: true,
 			body:       api.CreateToken{Name: "laptop", Scopes: []string{"read-only", "sandboxes"}}, status: 201,
 			answer: api.NewToken{Token: exampleToken, Key: "brt_k3v7q2xa_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk"},
-			failures: append(refusals(apierror.EInvalid, "invalid name", "invalid expires_at", "invalid scopes"),
+			failures: append(refusals(apierror.EInvalid, "name is required", "invalid name", "invalid expires_at", "invalid scopes"),
 				apierror.Error{Code: apierror.ERateLimited, Message: "max keys reached", Fields: map[string]any{"max": 10, "active": 10}}),
 		}},
 	}

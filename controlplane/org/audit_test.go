@@ -84,7 +84,7 @@ func TestOnlyANewerTokenMovesAnAddress(t *testing.T) {
 func TestTheFirstUseOfAKeyIsTold(t *testing.T) {
 	r := newOrgRig(t, "")
 	ann := r.login("ann")
-	key, err := r.CreateToken(t.Context(), ann, api.CreateToken{}, core.Idempotency{})
+	key, err := r.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci"}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestActsAreToldInTheWorkspaceThatTheyConcern(t *testing.T) {
 		}
 	})
 	act(ann, "createToken", func(c core.Caller, a *core.Act) {
-		if _, err := r.CreateToken(core.WithAct(t.Context(), a), c, api.CreateToken{}, core.Idempotency{}); err != nil {
+		if _, err := r.CreateToken(core.WithAct(t.Context(), a), c, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	})

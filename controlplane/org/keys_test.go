@@ -40,7 +40,7 @@ func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
 			return out
 		}
 		for range 4 {
-			if _, err := r.CreateToken(t.Context(), ann, api.CreateToken{}, core.Idempotency{}); err != nil {
+			if _, err := r.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -63,7 +63,7 @@ func TestWhoIsRemovedMeanwhileMakesNoKey(t *testing.T) {
 	ann := r.login("ann")
 	mel := r.join(ann, "mel", api.RoleMember)
 	create := func() error {
-		_, err := r.CreateToken(t.Context(), mel, api.CreateToken{}, core.Idempotency{})
+		_, err := r.CreateToken(t.Context(), mel, api.CreateToken{Name: "ci"}, core.Idempotency{})
 		return err
 	}
 	if err := create(); err != nil {
@@ -81,7 +81,7 @@ func TestWhoIsRemovedMeanwhileMakesNoKey(t *testing.T) {
 		t.Errorf("%d keys are left", n)
 	}
 	// A workspace's own keys are the operator's to make.
-	if _, err := r.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, api.CreateToken{}, core.Idempotency{}); err != nil {
+	if _, err := r.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
 		t.Error(err)
 	}
 }

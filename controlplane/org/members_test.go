@@ -193,7 +193,7 @@ func TestAMemberWhoIsRemovedIsOut(t *testing.T) {
 	ann := r.login("ann")
 	ws := ann.WorkspaceID
 	mel := r.join(ann, "mel", api.RoleMember)
-	made, err := r.CreateToken(t.Context(), mel, api.CreateToken{Scopes: []string{"all"}}, core.Idempotency{})
+	made, err := r.CreateToken(t.Context(), mel, api.CreateToken{Name: "ci", Scopes: []string{"all"}}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,11 +311,11 @@ func TestOrgAndSeatLimits(t *testing.T) {
 		t.Errorf("the same address again: %v", err)
 	}
 	for range 10 {
-		if _, err := r.CreateWorkspaceToken(t.Context(), free, api.CreateToken{}, core.Idempotency{}); err != nil {
+		if _, err := r.CreateWorkspaceToken(t.Context(), free, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err = r.CreateWorkspaceToken(t.Context(), free, api.CreateToken{}, core.Idempotency{})
+	_, err = r.CreateWorkspaceToken(t.Context(), free, api.CreateToken{Name: "ci"}, core.Idempotency{})
 	want(t, err, apierror.ERateLimited, "max keys reached")
 }
 
@@ -335,11 +335,11 @@ func TestAnOrganizationIsDeletedWhenItIsEmpty(t *testing.T) {
 	}
 	_, err = r.CreateOrg(t.Context(), ann, api.CreateOrg{}, core.Idempotency{})
 	want(t, err, apierror.EInvalid, "name is required")
-	key, err := r.CreateWorkspaceToken(t.Context(), o.ID, api.CreateToken{}, testplane.Key("k", "b"))
+	key, err := r.CreateWorkspaceToken(t.Context(), o.ID, api.CreateToken{Name: "ci"}, testplane.Key("k", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := r.CreateWorkspaceToken(t.Context(), o.ID, api.CreateToken{}, testplane.Key("k", "b")); err != nil || again.Key != key.Key {
+	if again, err := r.CreateWorkspaceToken(t.Context(), o.ID, api.CreateToken{Name: "ci"}, testplane.Key("k", "b")); err != nil || again.Key != key.Key {
 		t.Errorf("repeated: %+v, %v", again, err)
 	}
 	r.Update(func(tx *raftstore.Tx) error {
@@ -442,9 +442,9 @@ func TestOperatorsChangeWorkspaces(t *testing.T) {
 	}
 	_, err = r.PatchWorkspace(t.Context(), "ws-none", api.PatchWorkspace{})
 	want(t, err, apierror.ENotFound, "not found")
-	_, err = r.CreateWorkspaceToken(t.Context(), "ws-none", api.CreateToken{}, core.Idempotency{})
+	_, err = r.CreateWorkspaceToken(t.Context(), "ws-none", api.CreateToken{Name: "ci"}, core.Idempotency{})
 	want(t, err, apierror.ENotFound, "not found")
-	_, err = r.CreateWorkspaceToken(t.Context(), w.ID, api.CreateToken{Scopes: []string{"everything"}}, core.Idempotency{})
+	_, err = r.CreateWorkspaceToken(t.Context(), w.ID, api.CreateToken{Name: "ci", Scopes: []string{"everything"}}, core.Idempotency{})
 	want(t, err, apierror.EInvalid, "invalid scopes")
 }
 
@@ -452,7 +452,7 @@ func TestOperatorsChangeWorkspaces(t *testing.T) {
 func TestTheLastUseOfAKey(t *testing.T) {
 	r := newOrgRig(t, "")
 	ann := r.login("ann")
-	made, err := r.CreateToken(t.Context(), ann, api.CreateToken{}, core.Idempotency{})
+	made, err := r.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci"}, core.Idempotency{})
 	if err != nil {
 		t.Fatal(err)
 	}

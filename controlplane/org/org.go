@@ -235,6 +235,9 @@ func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in api.CreateToke
 const maxScopes = 20
 
 func validToken(in api.CreateToken) error {
+	if in.Name == "" {
+		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
+	}
 	for _, scope := range in.Scopes {
 		if !core.ValidScope(scope) {
 			return apierror.Invalid("invalid scopes", "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>")

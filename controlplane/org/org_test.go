@@ -85,18 +85,32 @@ func TestTokens(t *testing.T) {
 	if err := ident.RevokeToken(t.Context(), ann, prefix); apierror.CodeOf(err) != apierror.ENotFound {
 		t.Fatalf("second revoke: %v", err)
 	}
+	for _, make := range []func(api.CreateToken) error{
+		func(in api.CreateToken) error {
+			_, err := ident.CreateToken(t.Context(), ann, in, core.Idempotency{})
+			return err
+		},
+		func(in api.CreateToken) error {
+			_, err := ident.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, in, core.Idempotency{})
+			return err
+		},
+	} {
+		if err := make(api.CreateToken{}); apierror.CodeOf(err) != apierror.EInvalid || apierror.As(err).Message != "name is required" {
+			t.Errorf("no name: %v", err)
+		}
+	}
 	for _, bad := range []string{"a\nb", strings.Repeat("x", 101), "\xff"} {
 		if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: bad}, core.Idempotency{}); apierror.CodeOf(err) != apierror.EInvalid {
 			t.Errorf("name %q: %v", bad, err)
 		}
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: api.NewTime(time.Now())}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci", ExpiresAt: api.NewTime(time.Now())}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token that has expired already: %v", err)
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci", ExpiresAt: &api.Time{}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token that ends with the year 0: %v", err)
 	}
-	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Scopes: []string{"read"}}, core.Idempotency{}); apierror.As(err).Message != "invalid scopes" ||
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci", Scopes: []string{"read"}}, core.Idempotency{}); apierror.As(err).Message != "invalid scopes" ||
 		apierror.As(err).Detail != "want all, read-only, sandboxes, databases, apps, volumes, webhooks, or app:<id>" {
 		t.Errorf("a token with a scope: %v", err)
 	}
@@ -104,11 +118,11 @@ func TestTokens(t *testing.T) {
 		t.Errorf("no organization: %v", err)
 	}
 	last := time.Date(9999, time.December, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // the year 10000, which no JSON has
-	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{Time: last}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
+	if _, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci", ExpiresAt: &api.Time{Time: last}}, core.Idempotency{}); apierror.As(err).Message != "invalid expires_at" {
 		t.Errorf("a token for too long: %v", err)
 	}
 	end := time.Now().Add(time.Hour).UTC()
-	if got, err := ident.CreateToken(t.Context(), ann, api.CreateToken{ExpiresAt: &api.Time{Time: end}}, core.Idempotency{}); err != nil || !got.ExpiresAt.Equal(end) {
+	if got, err := ident.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci", ExpiresAt: &api.Time{Time: end}}, core.Idempotency{}); err != nil || !got.ExpiresAt.Equal(end) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	key := core.Caller{WorkspaceID: ann.WorkspaceID, KeyID: "k"}
@@ -167,7 +181,7 @@ func TestAnExpiredTokenIsShownToWhoRepeatsItsRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, key := api.CreateToken{ExpiresAt: api.NewTime(now.Add(time.Minute))}, testplane.Key("k1", "body")
+	in, key := api.CreateToken{Name: "ci", ExpiresAt: api.NewTime(now.Add(time.Minute))}, testplane.Key("k1", "body")
 	first, err := ident.CreateToken(t.Context(), ann, in, key)
 	if err != nil {
 		t.Fatal(err)

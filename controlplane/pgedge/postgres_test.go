@@ -18,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/netfab/pgsni"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // config returns pgx's configuration for the database behind a router.
@@ -77,13 +78,11 @@ func TestPgx(t *testing.T) {
 }
 
 func TestPsql(t *testing.T) {
-	if _, err := exec.LookPath("psql"); err != nil {
-		t.Skip("no psql")
-	}
+	psql := tier.Program(t, "psql")
 	r := newPostgres(t)
 	for _, params := range modes {
 		info := fmt.Sprintf("host=%s.%s hostaddr=127.0.0.1 port=%s dbname=%s user=%s %s", database, domain, port(r.addr), role, role, params)
-		cmd := exec.CommandContext(t.Context(), "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", info, "-c", "SELECT 40 + 2")
+		cmd := exec.CommandContext(t.Context(), psql, "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", info, "-c", "SELECT 40 + 2")
 		cmd.Env = append(os.Environ(), "PGPASSWORD="+password, "PGSSLROOTCERT="+r.ca, "PGSYSCONFDIR=/nonexistent", "HOME=/nonexistent", "LC_ALL=C")
 		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "42" {
 			t.Errorf("%s: %v: %s", params, err, out)

@@ -167,7 +167,7 @@ func (s *Sandboxes) placeError(ctx context.Context, c core.Caller, row *record.S
 	if err := s.core.Admissible(view, c, needOf(row)); err != nil {
 		return err
 	}
-	return unknownTemplate(NoHost(none), row.Template, template.Usable(view, c.WorkspaceID))
+	return noHost(view, row, none)
 }
 
 // stages measures the stages of a create.

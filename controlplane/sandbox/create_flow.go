@@ -129,7 +129,7 @@ func (f *Flows) place(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var none *placement.Error
 	switch {
 	case errors.As(err, &none):
-		return f.giveUp(run, data, outcome(data, none)), nil
+		return f.giveUp(run, data, outcome(run.View, s, data, none)), nil
 	case errors.Is(err, ErrSnapshot):
 		return f.giveUp(run, data, err), nil
 	case err != nil:
@@ -321,7 +321,7 @@ func classify(err error) reason {
 }
 
 // outcome returns the error of a create for which no host is left.
-func outcome(data Create, none *placement.Error) error {
+func outcome(r raftstore.Reader, s *record.Sandbox, data Create, none *placement.Error) error {
 	switch {
 	case data.Reason == reasonSnapshot:
 		return ErrSnapshot.With(data.Detail, nil)
@@ -330,7 +330,7 @@ func outcome(data Create, none *placement.Error) error {
 	case data.Reason == reasonUnreachable:
 		return core.ErrUnreachable
 	default:
-		return NoHost(none)
+		return noHost(r, s, none)
 	}
 }
 

@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -11,6 +9,8 @@ import (
 	"github.com/berth-cloud/berth/controlplane/placement"
 	"github.com/berth-cloud/berth/controlplane/template"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // The errors of creates, for errors.Is; each occurrence has its own detail. The
@@ -40,71 +40,13 @@ func whatIsWrong(refusal *hostapi.Error) string {
 	return refusal.Detail
 }
 
-// NoHost converts the reason why no host can take a sandbox. If no host has the
+// noHost converts the reason why no host can take a sandbox. If no host has the
 // template, the caller has probably misspelled its name.
-func NoHost(none *placement.Error) *apierror.Error {
+func noHost(r raftstore.Reader, row *record.Sandbox, none *placement.Error) *apierror.Error {
 	if none.Reason != placement.UnknownTemplate {
 		return core.NoNode(none)
 	}
-	known := slices.DeleteFunc(slices.Clone(none.Templates), func(name string) bool { return template.IsKey(name) || template.Reserved(name) })
-	e := apierror.Invalid("unknown template", "%s", available(known))
+	e := template.Unknown(row.Template, append(template.Usable(r, row.WorkspaceID), none.Templates...))
 	e.Err = none
 	return e
-}
-
-// unknownTemplate adds to an error about an unknown template those that are yet to be
-// built, and the name that is nearest.
-func unknownTemplate(e *apierror.Error, name string, usable []string) *apierror.Error {
-	none := (*placement.Error)(nil)
-	if !errors.As(e.Err, &none) || none.Reason != placement.UnknownTemplate {
-		return e
-	}
-	known := slices.DeleteFunc(append(usable, none.Templates...), func(name string) bool { return template.IsKey(name) || template.Reserved(name) })
-	slices.Sort(known)
-	known = slices.Compact(known)
-	detail := fmt.Sprintf("no template %q", name)
-	if near := nearest(name, known); near != "" {
-		detail += fmt.Sprintf("; did you mean %q?", near)
-	}
-	return e.With(detail+"; "+available(known), e.Err)
-}
-
-func available(names []string) string {
-	if len(names) == 0 {
-		return "available: none"
-	}
-	return "available: " + strings.Join(names, ", ")
-}
-
-// nearest returns the name of the least edit distance, if that is at most two, or a third
-// of the name's length; else "".
-func nearest(name string, names []string) string {
-	best, near := max(2, len(name)/3)+1, ""
-	for _, n := range names {
-		if d := distance(name, n); d < best {
-			best, near = d, n
-		}
-	}
-	return near
-}
-
-// distance is the Levenshtein distance of two names.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

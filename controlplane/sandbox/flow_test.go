@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
@@ -175,6 +176,21 @@ func TestNoHostIsLeft(t *testing.T) {
 				t.Fatalf("%d rows left", len(rows))
 			}
 		})
+	}
+}
+
+// A template that no host has when the flow looks for a host, as after the change of leaders,
+// is told as in the first check.
+func TestATemplateThatIsUnknownLaterIsGuessed(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	flowID := flow.NewID()
+	s := &record.Sandbox{Meta: record.Meta{ID: newID()}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "bsae"}
+	r.Update(func(tx *raftstore.Tx) error {
+		return r.Flows.Begin(tx, flowID, s, sandbox.Create{Data: resource.Data{RequestID: "req"}})
+	})
+	e := testplane.Want(t, r.Node.Engine.Wait(t.Context(), flowID, nil), apierror.EInvalid, "unknown template")
+	if e.Detail != `no template "bsae"; did you mean "base"?; available: base` {
+		t.Error(e.Detail)
 	}
 }
 

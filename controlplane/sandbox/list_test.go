@@ -20,12 +20,3 @@ func TestSandboxesByTheirMetadata(t *testing.T) {
 		}
 	}
 }
-
-func TestNearestTemplate(t *testing.T) {
-	names := []string{"base", "code-interpreter", "node", "python"}
-	for name, want := range map[string]string{"bse": "base", "pyhton": "python", "code-interperter": "code-interpreter", "ruby-on-rails": ""} {
-		if got := nearest(name, names); got != want {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-}

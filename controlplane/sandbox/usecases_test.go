@@ -54,8 +54,13 @@ func TestTTLEndsTheSandbox(t *testing.T) {
 	}
 }
 
+// A suspended workspace creates nothing. What it has goes on, and is woken.
 func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
 	r := testplane.NewRig(t, 1)
+	sb := r.Must(t, api.CreateSandbox{})
+	if _, err := r.Hibernate(t.Context(), testplane.Caller, sb.ID); err != nil {
+		t.Fatal(err)
+	}
 	r.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}, Suspended: true})
 		return nil
@@ -66,6 +71,9 @@ func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
 	}
 	if n := r.LeaderNode().Hosts.Sessions()["h1"].ReservedMB; n != 0 {
 		t.Fatalf("%d MB are still reserved", n)
+	}
+	if out, err := r.Wake(t.Context(), testplane.Caller, sb.ID); err != nil || out.Status != api.SandboxRunning {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
 

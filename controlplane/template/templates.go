@@ -3,6 +3,7 @@ package template
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -46,7 +47,7 @@ func Resolve(r raftstore.Reader, row *record.Sandbox) error {
 	}
 	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
 	if IsKey(row.Template) || Reserved(row.Template) || !ok && row.TemplateKey != "" {
-		return apierror.Invalid("unknown template", "no template %q", row.Template)
+		return Unknown(row.Template, Usable(r, row.WorkspaceID))
 	}
 	if ok {
 		row.TemplateKey = t.Key
@@ -283,7 +284,8 @@ func (s *Templates) resolveFrom(view *raftstore.Snapshot, c core.Caller, in api.
 	case s.core.Hosts.Warming(view):
 		return "", apierror.Unavailable("the hosts are yet to be heard", nil)
 	}
-	return "", apierror.Invalid("unknown template", "no template %q; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", in.From, in.From, in.From)
+	e := Unknown(in.From, Usable(view, c.WorkspaceID))
+	return "", e.With(fmt.Sprintf("%s; an image is written with its registry or its tag: docker.io/library/%s, %s:latest", e.Detail, in.From, in.From), nil)
 }
 
 // Delete removes a template of the caller's workspace that nothing uses.

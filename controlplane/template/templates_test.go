@@ -124,6 +124,30 @@ func TestTemplateFromItsBuildToItsEnd(t *testing.T) {
 	testplane.Want(t, err, apierror.EInvalid, "unknown template")
 }
 
+// Whoever misspells a name is told the nearest, of an own template too.
+func TestAMisspelledTemplateIsGuessed(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	built(t, r, api.BuildTemplate{Name: "webshop", From: "base"})
+	for name, ask := range map[string]func() error{
+		"a sandbox": func() error {
+			_, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "webshpo"}, core.Idempotency{})
+			return err
+		},
+		"a build": func() error {
+			_, err := r.Node.Templates.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "mine", From: "webshpo"}, core.Idempotency{})
+			return err
+		},
+		"a key": func() error {
+			row := &record.Sandbox{Template: "webshpo", TemplateKey: "gone", WorkspaceID: testplane.Caller.WorkspaceID}
+			return template.Resolve(r.Leader().Store.View(), row)
+		},
+	} {
+		if e := testplane.Want(t, ask(), apierror.EInvalid, "unknown template"); !strings.HasPrefix(e.Detail, `no template "webshpo"; did you mean "webshop"?; available: base, webshop`) {
+			t.Errorf("%s: %s", name, e.Detail)
+		}
+	}
+}
+
 func TestOneBuildOfATemplateAtATime(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	s := r.Node.Templates

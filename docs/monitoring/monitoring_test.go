@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-cloud/berth/telemetry/telemetrytest"
+	"github.com/berth-cloud/berth/tier"
 )
 
 const document = "../monitoring.md"
@@ -186,12 +187,9 @@ func checkRunbook(t *testing.T, r rule) {
 	t.Errorf("%s: %s has no section %s", r.Alert, file, section)
 }
 
-// Prometheus itself reads the rules, and tests them, where it is installed.
+// Prometheus itself reads the rules, and tests them.
 func TestPrometheusAcceptsTheRules(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed (scripts/install-deps test)")
-	}
+	promtool := tier.Program(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -15,6 +15,7 @@ import (
 // root may write to.
 func testGroups(t *testing.T) Groups {
 	t.Helper()
+	tier.Root(t)
 	root := unifiedMount(t)
 	dir := ""
 	if root != "" {
@@ -24,10 +25,7 @@ func testGroups(t *testing.T) Groups {
 		}
 	}
 	if dir == "" {
-		if tier.HasRoot() {
-			t.Fatal("no cgroup v2 hierarchy that can be written to")
-		}
-		t.Skip("needs root and a cgroup v2 hierarchy; set BERTH_TEST_ROOT=1 to insist")
+		t.Fatal("no cgroup v2 hierarchy that can be written to")
 	}
 	t.Cleanup(func() {
 		// What was killed a moment ago may still be on its way out.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -149,7 +148,8 @@ func TestABatchIsRepeatedIfThatHelps(t *testing.T) {
 }
 
 // A collector that never answers holds up neither requests, whose spans are dropped, nor
-// for long the end of a program.
+// the end of a program: with limits of an hour, a request or an end that waited for it
+// would be waited for here.
 func TestNobodyWaitsForACollector(t *testing.T) {
 	clean(t)
 	c := telemetrytest.NewCollector(t)
@@ -166,6 +166,8 @@ func TestNobodyWaitsForACollector(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "16")
 	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "16")
+	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "3600000")
+	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
 	stop, err := Start(t.Context(), program())
 	if err != nil {
 		t.Fatal(err)
@@ -173,18 +175,9 @@ func TestNobodyWaitsForACollector(t *testing.T) {
 	for range 16 {
 		request(t)
 	}
-	<-reached // the batch is stuck from here on
-	began := time.Now()
+	<-reached        // the batch is stuck from here on
 	for range 1000 { // of which 16 fit the queue
 		request(t)
 	}
-	// The limit of one batch of 16.
-	if took := time.Since(began); took > defaultTimeout {
-		t.Errorf("1000 requests took %s", took)
-	}
-	began = time.Now()
 	stop()
-	if took := time.Since(began); took > 2*flushTime {
-		t.Errorf("the end took %s", took)
-	}
 }

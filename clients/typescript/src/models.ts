@@ -472,10 +472,10 @@ export interface CreateSnapshot {
 
 /** CreateToken is the body of POST /v1/me/tokens. */
 export interface CreateToken {
+  /** need not be unique */
+  name: string;
   /** the key is refused from then on; default: never (RFC 3339) */
   expires_at?: string;
-  /** need not be unique */
-  name?: string;
   /**
    * "all", "read-only", "sandboxes", "databases", "apps", "volumes", "webhooks", or "app:" and an
    * id; the key may do what any one allows; default: "all"

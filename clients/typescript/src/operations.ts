@@ -906,6 +906,19 @@ export function getAppDomain(id: string, domain: string): Call<m.AppDomain> {
   };
 }
 
+/**
+ * Pass a GET on to an app. To any path, with any headers and body; also WebSockets. The answer is
+ * the app's. An app that sleeps is woken, as by a request to its URL. The Authorization header is
+ * not passed on.
+ */
+export function getAppRoot(id: string): Stream {
+  return {
+    kind: "stream",
+    method: "GET",
+    path: `/v1/apps/${q(id)}/proxy`,
+  };
+}
+
 /** Read one build. */
 export function getBuild(id: string): Call<m.Build> {
   return {
@@ -1609,6 +1622,20 @@ export function pauseSandbox(id: string): Call<m.Sandbox> {
     kind: "call",
     method: "POST",
     path: `/v1/sandboxes/${q(id)}/pause`,
+  };
+}
+
+/**
+ * Pass a POST on to an app. To any path, with any headers and body; also WebSockets. The answer is
+ * the app's. An app that sleeps is woken, as by a request to its URL. The Authorization header is
+ * not passed on.
+ */
+export function postToAppRoot(id: string, content: Body): Stream {
+  return {
+    kind: "stream",
+    method: "POST",
+    path: `/v1/apps/${q(id)}/proxy`,
+    content,
   };
 }
 

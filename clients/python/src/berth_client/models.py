@@ -948,10 +948,10 @@ class CreateSnapshot:
 class CreateToken:
     """CreateToken is the body of POST /v1/me/tokens."""
 
+    name: str
+    """need not be unique"""
     expires_at: datetime | None = None
     """the key is refused from then on; default: never"""
-    name: str | None = None
-    """need not be unique"""
     scopes: list[str] | None = None
     """"all", "read-only", "sandboxes", "databases", "apps", "volumes", "webhooks", or "app:" and
     an id; the key may do what any one allows; default: "all".
@@ -959,10 +959,9 @@ class CreateToken:
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
+        out["name"] = self.name
         if self.expires_at is not None:
             out["expires_at"] = self.expires_at.isoformat()
-        if self.name is not None:
-            out["name"] = self.name
         if self.scopes is not None:
             out["scopes"] = self.scopes
         return out

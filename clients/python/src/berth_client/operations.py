@@ -886,6 +886,17 @@ def get_app_domain(id: str, domain: str) -> Call[m.AppDomain]:
     )
 
 
+def get_app_root(id: str) -> Stream:
+    """Pass a GET on to an app. To any path, with any headers and body; also WebSockets. The answer
+    is the app's. An app that sleeps is woken, as by a request to its URL. The Authorization
+    header is not passed on.
+    """
+    return Stream(
+        method="GET",
+        path=f"/v1/apps/{_q(id)}/proxy",
+    )
+
+
 def get_build(id: str) -> Call[m.Build]:
     """Read one build."""
     return Call(
@@ -1665,6 +1676,18 @@ def pause_sandbox(id: str) -> Call[m.Sandbox]:
         method="POST",
         path=f"/v1/sandboxes/{_q(id)}/pause",
         decode=m.Sandbox.from_json,
+    )
+
+
+def post_to_app_root(id: str, content: Body) -> Stream:
+    """Pass a POST on to an app. To any path, with any headers and body; also WebSockets. The
+    answer is the app's. An app that sleeps is woken, as by a request to its URL. The
+    Authorization header is not passed on.
+    """
+    return Stream(
+        method="POST",
+        path=f"/v1/apps/{_q(id)}/proxy",
+        content=content,
     )
 
 
