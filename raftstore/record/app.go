@@ -201,6 +201,8 @@ type Deployment struct {
 	LogBlob string `json:"log_blob,omitempty"`
 	// LogFrom is the offset in the log of the blob's first byte.
 	LogFrom int64 `json:"log_from,omitempty"`
+	// RunLogBytes is not used any more; rows of earlier versions have it.
+	RunLogBytes int64 `json:"run_log_bytes,omitempty"`
 	// LogHost is the only host that has it; "": those that share a bucket do.
 	LogHost string `json:"log_agent_id,omitempty"`
 }
