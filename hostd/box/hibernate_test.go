@@ -111,7 +111,8 @@ func TestAGuestFlushesItsVolumesBeforeItStops(t *testing.T) {
 	} {
 		for flush, fails := range map[string]string{"works": "", "fails": "sync"} {
 			t.Run("the flush before "+before+" "+flush, func(t *testing.T) {
-				w, d, _ := world(t, withVolumes)
+				events := &boxtest.Events{}
+				w, d, _ := world(t, withVolumes, boxtest.WithEvents(events))
 				put(t, d, idA, attached)
 				put(t, d, idB)
 				seen := &steps{fail: fails}
@@ -122,6 +123,9 @@ func TestAGuestFlushesItsVolumesBeforeItStops(t *testing.T) {
 				}
 				must(t, stop(d))
 				seen.inOrder(t, "freeze", "sync", before)
+				if told := slices.Contains(events.Types(idA), hostapi.EventVolumeUnflushed); told != (flush == "fails") {
+					t.Errorf("the flush %s, its event: %t", flush, told)
+				}
 				must(t, d.Delete(t.Context(), idA, 1))
 				if before == "pause" { // no matter what came of the flush before it
 					seen.inOrder(t, "resume", "freeze", "sync", "kill")

@@ -91,7 +91,7 @@ func (b *box) flushGuest(ctx context.Context, p VMM) {
 	ctx, cancel := context.WithTimeout(ctx, guestFlushTimeout)
 	defer cancel()
 	if err := b.host.guests.FlushFrozen(ctx, rec.Slot); err != nil {
-		b.host.log.WarnContext(ctx, "what a guest wrote last to its volumes may not be there", "sandbox_id", b.id, "error", err)
+		b.reportUnflushed(ctx, "its guest did not flush them", err)
 	}
 }
 
@@ -109,11 +109,19 @@ func (b *box) flushBeforeEnd(ctx context.Context) {
 	vm := &saver{box: b, process: p}
 	if vm.state() == vmm.StatePaused {
 		if err := vm.resumeOnce(ctx); err != nil {
-			b.host.log.WarnContext(ctx, "a paused guest cannot write what it has for its volumes", "sandbox_id", b.id, "error", err)
+			b.reportUnflushed(ctx, "it is paused and could not be resumed to flush them", err)
 			return
 		}
 	}
 	b.flushGuest(ctx, p)
+}
+
+// reportUnflushed logs, and emits as an event, that a guest stops or ends without a flush
+// of its volumes.
+func (b *box) reportUnflushed(ctx context.Context, reason string, err error) {
+	b.host.log.WarnContext(ctx, "volumes may lack what was written last", "event", string(hostapi.EventVolumeUnflushed),
+		"sandbox_id", b.id, "reason", reason, "error", err)
+	b.host.events.Emit(b.id, hostapi.EventVolumeUnflushed, "its volumes may lack what was written last", map[string]any{"reason": reason})
 }
 
 // detachVolumes takes the volumes of a box back whose VMM has ended.

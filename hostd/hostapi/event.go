@@ -26,6 +26,7 @@ const (
 	EventForkTreePromoted  EventType = "fork_tree.promoted"
 	EventWarmForkStaged    EventType = "warmfork.staged"
 	EventVMDied            EventType = "vm.died"
+	EventVolumeUnflushed   EventType = "volume.unflushed"
 	EventOrphaned          EventType = "recover.orphaned"
 	EventUnmanaged         EventType = "recover.unmanaged"
 )
@@ -45,7 +46,7 @@ func (t EventType) Code() EventCode {
 	switch t {
 	case EventVMDied, EventOrphaned, EventForkChildFailed:
 		return EventError
-	case EventUnmanaged:
+	case EventUnmanaged, EventVolumeUnflushed:
 		return EventWarn
 	}
 	return EventOK
