@@ -314,6 +314,7 @@ func TestDelete(t *testing.T) {
 	r.Change(sb.ID, func(s *record.Sandbox) { s.Owner = nil })
 
 	// A host that does not answer delays the answer only for a limited time.
+	r.Node.Core.DeleteWait = 300 * time.Millisecond
 	var down atomic.Bool
 	down.Store(true)
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
@@ -338,6 +339,7 @@ func TestDelete(t *testing.T) {
 
 func TestManyDeletesAtOnceAreOne(t *testing.T) {
 	r := testplane.NewRig(t, 1)
+	r.Node.Core.DeleteWait = 300 * time.Millisecond
 	sb := r.Must(t, api.CreateSandbox{})
 	var asked atomic.Int32
 	hold := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -112,6 +113,7 @@ func TestTheNameOfAVolumeThatIsBeingDeleted(t *testing.T) {
 		}
 		return nil
 	})
+	r.Node.Core.DeleteWait = 300 * time.Millisecond
 	if err := v.Delete(t.Context(), testplane.Caller, "data"); !errors.Is(err, core.ErrRemoving) {
 		t.Fatal(err)
 	}

@@ -47,8 +47,6 @@ const (
 	BootPatience = time.Second
 	// BucketTimeout is how long a host is asked about an archive.
 	BucketTimeout = 5 * time.Second
-	// DeleteWait is how long a delete waits for its host.
-	DeleteWait = 300 * time.Millisecond
 )
 
 // AppConfig is how a test plane configures apps. Their idle time is whole seconds.
@@ -145,7 +143,7 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error, c
 			Store: rep.Store, Clock: time.Now, Random: func() float64 { return 0 }, Logger: testcluster.Log(), Fault: fault,
 		})
 		n.Core = core.New(core.Core{
-			Store: rep.Store, Hosts: n.Hosts, Engine: n.Engine, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(), DeleteWait: DeleteWait,
+			Store: rep.Store, Hosts: n.Hosts, Engine: n.Engine, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(),
 		})
 		n.Templates = template.New(n.Core, template.Config{Every: 50 * time.Millisecond, Again: 200 * time.Millisecond})
 		n.Volumes = volume.New(n.Core, 0)
