@@ -146,7 +146,10 @@ func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
+		dir := filepath.Dir(path)
+		if err := os.MkdirAll(dir, 0o711); errors.Is(err, fs.ErrExist) && mayBeDir(dir) {
+			continue // it was removed between MkdirAll's attempt and its look
+		} else if err != nil {
 			return nil, err
 		}
 		lock, err := lockFile(path)
@@ -171,6 +174,12 @@ func (b *builder) turn(ctx context.Context, path string) (*os.File, error) {
 		case <-time.After(lockPause):
 		}
 	}
+}
+
+// mayBeDir reports whether a path is a directory or nothing.
+func mayBeDir(path string) bool {
+	info, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir()
 }
 
 // isAt reports whether an open file is the one that its path names now.
