@@ -272,6 +272,9 @@ func Answered[T any](core *Core, key *record.IdempotencyKey, now func() (T, erro
 // OpenAnswer returns the secret that a key of an earlier version keeps as its result. The
 // context, such as "api-key/" and the row's id, binds it to its row.
 func (c *Core) OpenAnswer(result json.RawMessage, context string) (string, error) {
+	if len(result) == 0 {
+		return "", errNotKept
+	}
 	var sealed []byte
 	if err := json.Unmarshal(result, &sealed); err != nil {
 		return "", fmt.Errorf("decode a sealed answer: %w", err)
@@ -281,6 +284,12 @@ func (c *Core) OpenAnswer(result json.RawMessage, context string) (string, error
 		return "", fmt.Errorf("open a sealed answer: %w", err)
 	}
 	return string(secret), nil
+}
+
+// errNotKept is the error for a key whose answer is not kept, but had a secret that nothing
+// else has.
+var errNotKept = &apierror.Error{
+	Code: apierror.EConflict, Message: "answer not kept", Detail: "only the first answer to this Idempotency-Key had the secret, and it is not kept any more: repeat the request with another key",
 }
 
 // ErrKeyGone is the error for a key whose answer is not kept, and whose resource has been

@@ -110,6 +110,28 @@ func TestADeathBeforeTheAnswerIsKept(t *testing.T) {
 	}
 }
 
+// A key of an earlier version has no answer, and does not say whose it is.
+func TestAKeyOfAnEarlierVersion(t *testing.T) {
+	c := newCreator(t)
+	err := c.core.Update(t.Context(), func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{
+			Meta: record.Meta{ID: core.IdempotencyID("ws", "POST /a", "k")}, BodySHA256: []byte("body"), ResourceID: "earlier", WorkspaceID: "ws", ExpiresAt: tx.Now().Add(time.Hour),
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.create("POST /a", true, sent("user/ann", "another"))
+	testplane.Want(t, err, apierror.EConflict, "idempotency key reused")
+	for range 2 {
+		if out, err := c.create("POST /a", true, sent("user/ann", "body")); err != nil || out != (api.Org{ID: "earlier", Name: "first"}) || c.made != 0 {
+			t.Errorf("%+v, %v", out, err)
+		}
+		c.now = "later"
+	}
+}
+
 func TestAKeyIsOfOneRequest(t *testing.T) {
 	c := newCreator(t)
 	if _, err := c.create("POST /a", true, sent("user/ann", "body")); err != nil {
