@@ -359,8 +359,11 @@ func TestIdempotencyKeys(t *testing.T) {
 	if err := c.DeleteSandbox(t.Context(), again.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CreateSandbox(t.Context(), in, "key-1"); api.StatusOf(err) != 404 {
-		t.Fatalf("key of a deleted sandbox: %v", err)
+	if after, err := c.CreateSandbox(t.Context(), in, "key-1"); err != nil || after.ID != again.ID {
+		t.Fatalf("key of a deleted sandbox: %+v, %v", after, err)
+	}
+	if list, _, err := c.ListSandboxes(t.Context(), api.Page{}); err != nil || len(list) != 1 { // that of key-2
+		t.Fatalf("%+v, %v", list, err)
 	}
 }
 

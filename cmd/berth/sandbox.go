@@ -94,7 +94,7 @@ chose the key yourself.`,
 	f.StringArrayVar(&volumes, "volume", nil, "NAME:/path: a volume and where to mount it; repeatable")
 	f.BoolVar(&persistent, "persistent", false, "when --ttl ends, hibernate it instead of deleting it")
 	f.StringVar(&preview, "preview", "", "who can see its ports: public (default), or token (see berth port token)")
-	f.StringVar(&key, "idempotency-key", "", "for 24 hours, the same key and flags return the same sandbox")
+	f.StringVar(&key, "idempotency-key", "", "for 24 hours, the same key and flags get the first answer")
 	f.BoolVar(&cold, "cold", false, "boot the template's kernel instead of restoring its stored state")
 	f.BoolVarP(&quiet, "quiet", "q", false, "print only the id")
 	return cmd

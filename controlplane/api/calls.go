@@ -23,7 +23,7 @@ func (c *Client) Healthz(ctx context.Context) error { return c.done(ctx, get("he
 func (c *Client) Readyz(ctx context.Context) error { return c.done(ctx, get("readyz")) }
 
 // CreateSandbox creates a sandbox and waits until it runs. If idempotencyKey is not
-// empty, repeating the call within 24 hours returns the same sandbox. Without it, a
+// empty, repeating the call within 24 hours returns the first answer. Without it, a
 // create whose answer was lost may have created a sandbox.
 func (c *Client) CreateSandbox(ctx context.Context, in CreateSandbox, idempotencyKey string) (*Sandbox, error) {
 	return create[Sandbox](ctx, c, in, idempotencyKey, Version, "sandboxes")

@@ -53,7 +53,7 @@ func (s *Apps) Deploy(ctx context.Context, c core.Caller, id string, in api.Crea
 		}
 	}
 	d := &record.Deployment{Trigger: triggerAPI, GitRef: in.GitRef, SourceID: in.SourceID, NoCache: in.ClearCache}
-	return s.beginOnce(ctx, c, id, "deploys", i, d, func(tx *raftstore.Tx, a *record.App) error {
+	return s.beginOnce(ctx, c, id, routeDeploy, i, d, func(tx *raftstore.Tx, a *record.App) error {
 		if err := sourceOf(tx, a, d); err != nil {
 			return err
 		}
@@ -66,11 +66,17 @@ func (s *Apps) Deploy(ctx context.Context, c core.Caller, id string, in api.Crea
 	})
 }
 
+const routeDeploy = "deploys"
+
+// deployRoute names a route below an app, for its idempotency keys. A function's are those of
+// an app.
+func deployRoute(id, route string) string { return "POST /v1/apps/" + id + "/" + route }
+
 // beginOnce calls begin for a route below an app, once for each idempotency key.
 func (s *Apps) beginOnce(
 	ctx context.Context, c core.Caller, id, route string, i core.Idempotency, d *record.Deployment, prepare func(tx *raftstore.Tx, a *record.App) error,
 ) (api.Deployment, error) {
-	return core.Once(ctx, s.core, c, "POST /v1/apps/"+id+"/"+route, i,
+	return core.Once(ctx, s.core, c, deployRoute(id, route), i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Deployment, error) {
 			d, a, err := s.deploymentOf(view, c, id, key.ResourceID)
 			if err != nil {

@@ -150,6 +150,9 @@ func (s *Functions) Patch(ctx context.Context, c core.Caller, id string, in api.
 // DeployFiles begins a deployment of files, given by name. Like DeployArchive, it returns
 // the first deployment if it is repeated with the same idempotency key.
 func (s *Functions) DeployFiles(ctx context.Context, c core.Caller, id string, files map[string]string, i core.Idempotency) (api.Deployment, error) {
+	if again, out, err := s.again(ctx, c, id, i, func() (core.Idempotency, error) { return i, nil }); again || err != nil {
+		return out, err
+	}
 	_, a, err := s.find(ctx, c, id)
 	if err != nil {
 		return api.Deployment{}, err
@@ -163,17 +166,44 @@ func (s *Functions) DeployFiles(ctx context.Context, c core.Caller, id string, f
 
 // DeployArchive begins a deployment of a tar.gz, which is streamed to a host.
 func (s *Functions) DeployArchive(ctx context.Context, c core.Caller, id string, tarball io.Reader, i core.Idempotency) (api.Deployment, error) {
+	digest := sha256.New()
+	again, out, err := s.again(ctx, c, id, i, func() (core.Idempotency, error) {
+		_, err := io.Copy(digest, tarball)
+		i.BodySHA256 = digest.Sum(nil)
+		return i, err
+	})
+	if again || err != nil {
+		return out, err
+	}
 	_, a, err := s.find(ctx, c, id)
 	if err != nil {
 		return api.Deployment{}, err
 	}
 	checked := code.Check(a.Runtime, tarball)
 	defer checked.Close()
-	digest := sha256.New()
 	return s.deploy(ctx, c, id, io.TeeReader(refusing{checked}, digest), func() core.Idempotency {
 		i.BodySHA256 = digest.Sum(nil)
 		return i
 	})
+}
+
+// again answers a deployment whose key is in use, without storing its code again, which
+// needs the function and a host. whole returns the key with the digest of the body.
+func (s *Functions) again(ctx context.Context, c core.Caller, id string, i core.Idempotency, whole func() (core.Idempotency, error)) (bool, api.Deployment, error) {
+	if err := c.RequireWorkspace(); err != nil {
+		return false, api.Deployment{}, err
+	}
+	claimed, err := core.Claimed(ctx, s.core, c, deployRoute(id, routeDeploy), i)
+	if err != nil || !claimed {
+		return false, api.Deployment{}, err
+	}
+	if i, err = whole(); err != nil {
+		return true, api.Deployment{}, err
+	}
+	out, err := s.beginOnce(ctx, c, id, routeDeploy, i, &record.Deployment{}, func(*raftstore.Tx, *record.App) error {
+		return apierror.Unavailable("the Idempotency-Key has just expired", nil)
+	})
+	return true, out, err
 }
 
 // deploy stores the code and begins a deployment. It calls key once the code has been read.

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
@@ -265,20 +264,11 @@ func joinTokenContext(id string) string { return "join-token/" + id }
 func (s *Cluster) createJoinToken(ctx context.Context, ttl time.Duration, i core.Idempotency, keyID string) (out api.JoinToken, err error) {
 	secret := "bjt_" + core.RandomText(40)
 	id := hosts.JoinTokenID(secret)
-	var sealed json.RawMessage
-	if keyID != "" {
-		if sealed, err = s.core.SealAnswer(secret, joinTokenContext(id)); err != nil {
-			return api.JoinToken{}, apierror.As(err)
-		}
-	}
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := i.ClaimWith(tx, keyID, id, sealed); err != nil {
-			return err
-		}
 		row := &record.JoinToken{Meta: record.Meta{ID: id}, ExpiresAt: tx.Now().Add(ttl)}
 		raftstore.Put(tx, record.JoinTokens, row)
 		out = s.joinToken(row, secret)
-		return nil
+		return core.ClaimAnswer(tx, s.core, i, keyID, id, out)
 	})
 	return out, err
 }

@@ -13,7 +13,8 @@ import (
 
 const loopKeys = "expired idempotency keys"
 
-// Loops remove old idempotency keys and outcomes of flows.
+// Loops remove old idempotency keys, the answers of workspaces that have too many large
+// ones, and outcomes of flows.
 func (c *Core) Loops(t *loops.Term) []loops.Loop {
 	return []loops.Loop{
 		{Name: loopKeys, Every: loops.ExpiryEvery, Pass: func(ctx context.Context) {
@@ -28,6 +29,17 @@ func (c *Core) Loops(t *loops.Term) []loops.Loop {
 					// Who claims it anew puts a row that is young.
 					if k, ok := raftstore.Get(tx, record.IdempotencyKeys, id); ok && mayExpire(k, tx.Now()) {
 						raftstore.Delete(tx, record.IdempotencyKeys, id)
+					}
+				}
+				return nil
+			}, nil)
+			heavy := heavyAnswers(raftstore.All(t.Store.View(), record.IdempotencyKeys), answersMost)
+			loops.InParts(ctx, t, loopKeys, heavy, func(tx *raftstore.Tx, part []string) error {
+				for _, id := range part {
+					if k, ok := raftstore.Get(tx, record.IdempotencyKeys, id); ok {
+						k = k.Clone()
+						k.Answer = nil
+						raftstore.Put(tx, record.IdempotencyKeys, k)
 					}
 				}
 				return nil
@@ -71,6 +83,36 @@ func expiredKeys(rows []*record.IdempotencyKey, now time.Time, most int, there f
 	for owner, keys := range may {
 		slices.SortFunc(keys, func(a, b *record.IdempotencyKey) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
 		for _, k := range keys[:min(kept[owner]-allowed[owner], len(keys))] {
+			ids = append(ids, k.ID)
+		}
+	}
+	return ids
+}
+
+// heavyAnswers returns the ids of keys whose answers are to go: the oldest of those that are
+// not small, of workspaces whose answers take more than most bytes. A create whose answer is
+// gone is still known, and answers what there is.
+func heavyAnswers(rows []*record.IdempotencyKey, most int) (ids []string) {
+	size, large := map[string]int{}, map[string][]*record.IdempotencyKey{} // by workspace
+	for _, k := range rows {
+		if k.WorkspaceID == "" {
+			continue
+		}
+		size[k.WorkspaceID] += len(k.Answer)
+		if len(k.Answer) > answerSmall {
+			large[k.WorkspaceID] = append(large[k.WorkspaceID], k)
+		}
+	}
+	for owner, keys := range large {
+		if size[owner] <= most {
+			continue
+		}
+		slices.SortFunc(keys, func(a, b *record.IdempotencyKey) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
+		for _, k := range keys {
+			if size[owner] <= most {
+				break
+			}
+			size[owner] -= len(k.Answer)
 			ids = append(ids, k.ID)
 		}
 	}

@@ -143,31 +143,23 @@ func (s *Domains) Create(ctx context.Context, c core.Caller, appID string, in ap
 			}
 			return s.show(d), nil
 		},
-		func(keyID string) (api.AppDomain, error) {
+		func(keyID string) (out api.AppDomain, err error) {
 			d := &record.Domain{
 				Meta: record.Meta{ID: "dom-" + core.RandomText(idRandom)}, WorkspaceID: c.WorkspaceID, AppID: appID, Name: name,
 				Token: tokenPrefix + core.RandomText(tokenRandom), Status: record.DomainPending,
 			}
 			d.Since = s.core.Clock().UTC()
 			d.NextCheckAt = d.Since.Add(s.cfg.FirstLook)
-			err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+			err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 				if err := s.admit(tx, c, d); err != nil {
 					return err
 				}
-				if err := i.Claim(tx, keyID, d.ID); err != nil {
-					return err
-				}
-				raftstore.Put(tx, record.Domains, d.Clone())
-				return nil
+				d := d.Clone()
+				raftstore.Put(tx, record.Domains, d)
+				out = s.show(d)
+				return core.ClaimAnswer(tx, s.core, i, keyID, d.ID, out)
 			})
-			if err != nil {
-				return api.AppDomain{}, err
-			}
-			written, ok := raftstore.Get(s.core.Store.View(), record.Domains, d.ID)
-			if !ok { // it has been deleted meanwhile
-				return api.AppDomain{}, apierror.NotFound()
-			}
-			return s.show(written), nil
+			return out, err
 		})
 }
 

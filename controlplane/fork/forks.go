@@ -77,11 +77,9 @@ func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork,
 	if err := f.check(in.Count); err != nil {
 		return api.Forked{}, err
 	}
-	out, err := s.run(ctx, c, id, f)
-	if err != nil {
-		return api.Forked{}, err
-	}
-	return api.Forked{ParentID: id, Mode: api.ForkMode(f.mode), Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
+	return run(ctx, s, c, id, f, func(out forked) api.Forked {
+		return api.Forked{ParentID: id, Mode: api.ForkMode(f.mode), Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}
+	})
 }
 
 // ForkTree creates children that inherit the disk and memory of a running sandbox.
@@ -93,31 +91,37 @@ func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.F
 	if err := sandbox.ValidMetadata(in.Metadata); err != nil {
 		return api.ForkedTree{}, err
 	}
-	out, err := s.run(ctx, c, id, f)
-	if err != nil {
-		return api.ForkedTree{}, err
-	}
-	return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}, nil
+	return run(ctx, s, c, id, f, func(out forked) api.ForkedTree {
+		return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}
+	})
 }
 
-func (s *Forks) run(ctx context.Context, c core.Caller, id string, f forking) (forked, error) {
+// run forks once, and returns what show makes of it.
+func run[T any](ctx context.Context, s *Forks, c core.Caller, id string, f forking, show func(forked) T) (T, error) {
+	shown := func(out forked, err error) (T, error) {
+		if err != nil {
+			var none T
+			return none, err
+		}
+		return show(out), nil
+	}
 	if err := c.RequireWorkspace(); err != nil {
-		return forked{}, err
+		return shown(forked{}, err)
 	}
 	return core.Once(ctx, s.core, c, "POST /v1/sandboxes/"+id+"/"+f.route, f.key,
-		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (forked, error) {
+		func(ctx context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (T, error) {
 			group, children, _ := strings.Cut(key.ResourceID, " ")
 			live, _ := flow.Live(view, Subject(group))
 			if live == nil {
 				out, err := s.answer(view, c, group, strings.Fields(children), resultOf(key))
 				if err != nil {
-					return forked{}, core.ErrKeyGone("fork")
+					err = core.ErrKeyGone("fork")
 				}
-				return out, nil
+				return shown(out, err)
 			}
-			return s.awaitFork(ctx, c, group, strings.Fields(children), live.ID)
+			return shown(s.awaitFork(ctx, c, group, strings.Fields(children), live.ID))
 		},
-		func(keyID string) (forked, error) { return s.begin(ctx, c, id, f, keyID) })
+		func(keyID string) (T, error) { return shown(s.begin(ctx, c, id, f, keyID)) })
 }
 
 // maxForkBytes limits the rows of a fork so that they fit into one transaction.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
@@ -215,7 +216,7 @@ func (a *API) listDir(c *gin.Context) error {
 			out.held.WriteByte(',')
 		}
 		first = false
-		_, err := out.Write(bytes.TrimSuffix(marshal(s), []byte("\n")))
+		_, err := out.Write(bytes.TrimSuffix(core.Marshal(s), []byte("\n")))
 		return err
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
@@ -69,19 +69,7 @@ func (l *large) fail(err error) error {
 	return err
 }
 
-func (l *large) json(v any) { l.held.Write(bytes.TrimSuffix(marshal(v), []byte("\n"))) }
-
-// marshal returns v as JSON with a final newline.
-func marshal(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	// Programs' output is easier to read without escapes, and no answer is HTML.
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // one of our own types cannot be encoded: a bug, answered with 500
-	}
-	return b.Bytes()
-}
+func (l *large) json(v any) { l.held.Write(bytes.TrimSuffix(core.Marshal(v), []byte("\n"))) }
 
 // textPiece is how much of a text is encoded at once. JSON may need six bytes for
 // one.
@@ -97,7 +85,7 @@ func (l *large) text(s string) {
 			piece = piece[:len(whole)]
 		}
 		s = s[len(piece):]
-		raw := bytes.TrimSuffix(marshal(strings.ToValidUTF8(piece, "\uFFFD")), []byte("\n"))
+		raw := bytes.TrimSuffix(core.Marshal(strings.ToValidUTF8(piece, "\uFFFD")), []byte("\n"))
 		_, _ = l.Write(raw[1 : len(raw)-1])
 	}
 	_, _ = l.Write([]byte{'"'})

@@ -213,7 +213,7 @@ func parameters(rt route) []openapi31.ParameterOrReference {
 	}
 	if rt.doc.idempotent {
 		add(api.HeaderIdempotencyKey, openapi31.ParameterInHeader,
-			"The same key and body answer with the first result for 24 hours, or for at least one hour if the workspace uses more than 10,000 keys; the same key with another body is a 409.",
+			"The same request with the same key gets the first answer for 24 hours, or for at least one hour if the workspace uses more than 10,000 keys; with another body, to another route or by another user of the workspace the key is a 409.",
 			map[string]any{"type": "string", "minLength": 1, "maxLength": api.MaxIdempotencyKeyLength})
 	}
 	add(api.HeaderRequestID, openapi31.ParameterInHeader, "Names the request; ignored unless it is 1 to 64 visible ASCII characters.",

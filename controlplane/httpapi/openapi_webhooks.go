@@ -7,6 +7,7 @@ import (
 	"github.com/swaggest/openapi-go/openapi31"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // webhookData is an example of what each event says.
@@ -48,7 +49,7 @@ func addWebhooks(r *openapi31.Reflector) error {
 		if err != nil {
 			return err
 		}
-		example := toAny(api.WebhookEvent{ID: exampleWebhookDelivery.ID, Type: t, CreatedAt: exampleAt, Workspace: "ws-2j7p4t5r6sdk", Data: api.Object(marshal(data))})
+		example := toAny(api.WebhookEvent{ID: exampleWebhookDelivery.ID, Type: t, CreatedAt: exampleAt, Workspace: "ws-2j7p4t5r6sdk", Data: api.Object(core.Marshal(data))})
 		o := openapi31.Operation{}
 		o.WithTags("Webhooks").WithID(string(t)).WithSummary(string(t)).
 			WithDescription("Signed in X-Service-Signature. Any 2xx within 10 seconds is success.")

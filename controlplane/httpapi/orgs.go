@@ -65,12 +65,16 @@ func (a *API) invite(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	linked := func(out api.NewInvitation) api.NewInvitation {
+		out.Link = baseURL(c.Request) + out.Link
+		return out
+	}
+	key.Shown = func(out any) any { return linked(out.(api.NewInvitation)) }
 	out, err := a.cfg.Orgs.Invite(c.Request.Context(), callerOf(c), c.Param("id"), in, key)
 	if err != nil {
 		return err
 	}
-	out.Link = baseURL(c.Request) + out.Link
-	return created(c, out)
+	return created(c, linked(out))
 }
 
 func (a *API) patchMember(c *gin.Context) error {

@@ -17,6 +17,9 @@ import (
 // keySandboxID is the context key of the sandbox's id, for the access log.
 const keySandboxID = "berth.sandbox_id"
 
+// keyFirstAnswer is the context key of the body of the first answer with an idempotency key.
+const keyFirstAnswer = "berth.first_answer"
+
 // maxID is longer than any id, name or prefix of the service.
 const maxID = 128
 
@@ -82,7 +85,8 @@ func idempotencyKey(c *gin.Context) (string, error) {
 	return key, nil
 }
 
-// idempotency returns what makes a create repeatable, without the digest of its body.
+// idempotency returns what makes a create repeatable, without the digest of its body. The
+// key is the caller's workspace's, even if the request creates something elsewhere.
 func idempotency(c *gin.Context) (core.Idempotency, error) {
 	key, err := idempotencyKey(c)
 	caller := callerOf(c)
@@ -90,7 +94,12 @@ func idempotency(c *gin.Context) (core.Idempotency, error) {
 	if of == "" && caller.ViaJWT { // who is a member of no organization
 		of = caller.UserID
 	}
-	return core.Idempotency{Key: key, Owner: of}, err
+	if key == "" {
+		return core.Idempotency{}, err
+	}
+	i := core.Idempotency{Key: key, Owner: of, By: core.Sender(caller), Body: new([]byte)}
+	c.Set(keyFirstAnswer, i.Body)
+	return i, nil
 }
 
 // listOptions parses limit and cursor.

@@ -13,7 +13,7 @@ import (
 
 // writeJSON sends a value as JSON, with its length.
 func writeJSON(c *gin.Context, status int, v any) {
-	writeBytes(c, status, typeJSON, marshal(v))
+	writeBytes(c, status, typeJSON, core.Marshal(v))
 }
 
 func writeBytes(c *gin.Context, status int, contentType string, body []byte) {
@@ -52,13 +52,18 @@ func ok(c *gin.Context, v any) error {
 	return nil
 }
 
-func created(c *gin.Context, v any) error {
-	writeJSON(c, http.StatusCreated, v)
-	return nil
-}
+func created(c *gin.Context, v any) error { return begun(c, http.StatusCreated, v) }
 
-func accepted(c *gin.Context, v any) error {
-	writeJSON(c, http.StatusAccepted, v)
+func accepted(c *gin.Context, v any) error { return begun(c, http.StatusAccepted, v) }
+
+// begun answers a create. If its idempotency key keeps the first answer, that is sent, and
+// not v, which another version of this program might write in another way.
+func begun(c *gin.Context, status int, v any) error {
+	if kept, ok := c.Value(keyFirstAnswer).(*[]byte); ok && len(*kept) > 0 {
+		writeBytes(c, status, typeJSON, *kept)
+		return nil
+	}
+	writeJSON(c, status, v)
 	return nil
 }
 

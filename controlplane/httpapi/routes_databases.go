@@ -169,6 +169,7 @@ func (a *API) createDatabase(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	key.Shown = func(d any) any { return whole(c, d.(api.Database)) }
 	d, err := a.cfg.Databases.Create(c.Request.Context(), callerOf(c), in, key)
 	if err != nil {
 		return err
@@ -284,6 +285,7 @@ func (a *API) cloneDatabase(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
+	key.Shown = func(d any) any { return whole(c, d.(api.Database)) }
 	d, err := a.cfg.Databases.Clone(c.Request.Context(), callerOf(c), id, in, key)
 	if err != nil {
 		return err

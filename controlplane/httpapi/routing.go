@@ -51,7 +51,7 @@ func (r *Routing) AnyReplica(req *http.Request) bool {
 }
 
 // Repeatable reports whether the request may be executed twice: it changes nothing,
-// or the second execution returns the first result. An upgraded request starts
+// or the second execution returns the first answer. An upgraded request starts
 // something each time, and what a tenant's program does is not known.
 func (r *Routing) Repeatable(req *http.Request) bool {
 	rt, ok := r.find(req)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/berth-cloud/berth/controlplane/core"
 )
 
 // pingEvery is the interval of pings on a quiet stream: proxies close idle
@@ -70,7 +72,7 @@ func (e *events) send(name, id string, data any) error {
 		b.WriteString("id: " + id + "\n")
 	}
 	b.WriteString("data: ")
-	b.Write(marshal(data))
+	b.Write(core.Marshal(data))
 	b.WriteByte('\n') // after marshal's own
 	return e.write(b.Bytes())
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/mail"
 	"slices"
@@ -77,7 +76,7 @@ func (s *Orgs) Invite(ctx context.Context, c core.Caller, orgID string, in api.I
 		return api.NewInvitation{}, apierror.Invalid("invalid email", "want an address such as ada@example.com")
 	}
 	row := record.Invitation{WorkspaceID: orgID, Email: in.Email, Role: record.Role(role), InvitedBy: c.UserID}
-	// The person is part of the route: others must not get this one's secret.
+	// The person is part of the route, as an earlier version has it.
 	return core.Once(ctx, s.core, core.Caller{WorkspaceID: orgID, UserID: c.UserID}, "POST /v1/orgs/{id}/members "+c.UserID, i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.NewInvitation, error) {
 			return s.sameInvitation(view, c, orgID, key)
@@ -85,7 +84,8 @@ func (s *Orgs) Invite(ctx context.Context, c core.Caller, orgID string, in api.I
 		func(keyID string) (api.NewInvitation, error) { return s.invite(ctx, c, row, i, keyID) })
 }
 
-// sameInvitation returns the result of the first request with the same idempotency key.
+// sameInvitation returns the result of the first request with the same idempotency key, by
+// an earlier version.
 func (s *Orgs) sameInvitation(view *raftstore.Snapshot, c core.Caller, orgID string, key *record.IdempotencyKey) (api.NewInvitation, error) {
 	if _, _, err := acting(view, c, orgID, core.Manage); err != nil {
 		return api.NewInvitation{}, err
@@ -111,12 +111,6 @@ func (s *Orgs) invite(ctx context.Context, c core.Caller, row record.Invitation,
 	orgID := row.WorkspaceID
 	token := invitationBegin + core.RandomText(invitationRandom)
 	row.ID, row.PublicID = invitationID(token), "inv-"+core.RandomText(20)
-	var sealed json.RawMessage
-	if keyID != "" {
-		if sealed, err = s.core.SealAnswer(token, invitationContext(row.ID)); err != nil {
-			return api.NewInvitation{}, apierror.As(err)
-		}
-	}
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		w, u, err := acting(tx, c, orgID, core.Manage)
 		if err != nil {
@@ -141,15 +135,12 @@ func (s *Orgs) invite(ctx context.Context, c core.Caller, row record.Invitation,
 		if err := s.hasSeat(w, len(people)+open); err != nil {
 			return err
 		}
-		if err := key.ClaimWith(tx, keyID, row.ID, sealed); err != nil {
-			return err
-		}
 		n := row
 		n.ExpiresAt = tx.Now().Add(invitationKept)
 		raftstore.Put(tx, record.Invitations, &n)
 		core.Concerns(ctx, "orgs/"+orgID+"/invitations/"+n.PublicID)
 		out = newInvitation(&n, token)
-		return nil
+		return core.ClaimAnswer(tx, s.core, key, keyID, n.ID, out)
 	})
 	return out, err
 }

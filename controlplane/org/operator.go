@@ -70,15 +70,12 @@ func (s *Orgs) CreateWorkspace(ctx context.Context, in api.CreateWorkspace, i co
 
 func (s *Orgs) createWorkspace(ctx context.Context, row *record.Workspace, i core.Idempotency, keyID string) (out api.Workspace, err error) {
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		if err := i.Claim(tx, keyID, row.ID); err != nil {
-			return err
-		}
 		w := row.Clone()
 		raftstore.Put(tx, record.Workspaces, w)
 		core.InWorkspace(ctx, w.ID)
 		core.Concerns(ctx, "workspaces/"+w.ID)
 		out = s.workspace(tx, w)
-		return nil
+		return core.ClaimAnswer(tx, s.core, i, keyID, w.ID, out)
 	})
 	return out, err
 }

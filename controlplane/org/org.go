@@ -5,7 +5,6 @@ package org
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -223,7 +222,7 @@ func (s *Orgs) CreateToken(ctx context.Context, c core.Caller, in api.CreateToke
 	if err := validToken(in); err != nil {
 		return api.NewToken{}, err
 	}
-	// The user is part of the route: other members must not get this one's secret.
+	// The user is part of the route, as an earlier version has it.
 	return core.Once(ctx, s.core, c, "POST /v1/me/tokens "+c.UserID, i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.NewToken, error) {
 			return s.sameToken(view, c, key)
@@ -270,13 +269,7 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 		if in.ExpiresAt != nil {
 			row.ExpiresAt = in.ExpiresAt.UTC()
 		}
-		var sealed json.RawMessage
-		if keyID != "" {
-			var err error
-			if sealed, err = s.core.SealAnswer(key, tokenContext(row.ID)); err != nil {
-				return api.NewToken{}, apierror.As(err)
-			}
-		}
+		var out api.NewToken
 		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
 			ws, err := s.mayMakeKeys(tx, c)
 			if err != nil {
@@ -286,12 +279,11 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 			if err := s.core.Tiers.Admit(tx, ws, limits.Need{Keys: 1}); err != nil {
 				return err
 			}
-			if err := i.ClaimWith(tx, keyID, row.ID, sealed); err != nil {
-				return err
-			}
+			row := row.Clone()
 			raftstore.Put(tx, record.APIKeys, row)
 			core.Concerns(ctx, "tokens/"+row.Prefix)
-			return nil
+			out = api.NewToken{Token: token(row), Key: key}
+			return core.ClaimAnswer(tx, s.core, i, keyID, row.ID, out)
 		})
 		if errors.Is(err, raftstore.ErrConflict) && attempt < tokenAttempts {
 			continue
@@ -299,7 +291,7 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 		if err != nil {
 			return api.NewToken{}, err
 		}
-		return api.NewToken{Token: token(row), Key: key}, nil
+		return out, nil
 	}
 }
 
@@ -336,7 +328,8 @@ func dropExpired(tx *raftstore.Tx, workspaceID string) {
 	}
 }
 
-// sameToken returns the result of the first request with the same idempotency key.
+// sameToken returns the result of the first request with the same idempotency key, by an
+// earlier version.
 func (s *Orgs) sameToken(view *raftstore.Snapshot, c core.Caller, key *record.IdempotencyKey) (api.NewToken, error) {
 	row, ok := raftstore.Get(view, record.APIKeys, key.ResourceID)
 	if !ok || row.WorkspaceID != c.WorkspaceID {

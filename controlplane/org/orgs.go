@@ -124,7 +124,7 @@ func (s *Orgs) CreateOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i
 	if err := validName(in.Name); err != nil {
 		return api.Org{}, err
 	}
-	// The key is the person's, whichever workspace is the current one.
+	// A repeated key gets its earlier workspace, whichever is the current one by now.
 	return core.Once(ctx, s.core, core.Caller{UserID: c.UserID}, "POST /v1/orgs "+c.UserID, i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Org, error) {
 			w, u, err := acting(view, c, key.ResourceID, core.Read)
@@ -146,9 +146,6 @@ func (s *Orgs) createOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i
 		if err := s.mayOwnAnother(tx, u); err != nil {
 			return err
 		}
-		if err := i.Claim(tx, keyID, id); err != nil {
-			return err
-		}
 		w := &record.Workspace{Meta: record.Meta{ID: id}, Name: in.Name}
 		raftstore.Put(tx, record.Workspaces, w)
 		n := u.Clone()
@@ -157,7 +154,7 @@ func (s *Orgs) createOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i
 		core.InWorkspace(ctx, id)
 		core.Concerns(ctx, "orgs/"+id)
 		out = s.org(w, n)
-		return nil
+		return core.ClaimAnswer(tx, s.core, i, keyID, id, out)
 	})
 	return out, err
 }

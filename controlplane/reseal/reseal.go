@@ -74,7 +74,8 @@ func (r *Resealer) Pass(ctx context.Context) {
 		done += n
 	}
 	for _, k := range raftstore.All(r.store.View(), record.IdempotencyKeys) {
-		var value []byte
+		count(found, k.Answer)
+		var value []byte // of an earlier version
 		if json.Unmarshal(k.Result, &value) == nil {
 			count(found, value)
 		}

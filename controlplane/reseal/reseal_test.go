@@ -113,7 +113,8 @@ func TestTheSealingKeyIsRotated(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Update(func(tx *raftstore.Tx) error {
-		raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{Meta: record.Meta{ID: "k"}, WorkspaceID: "ws", Result: result, ExpiresAt: tx.Now().Add(time.Hour)})
+		raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{Meta: record.Meta{ID: "k"}, WorkspaceID: "ws", Answer: answer, ExpiresAt: tx.Now().Add(time.Hour)})
+		raftstore.Put(tx, record.IdempotencyKeys, &record.IdempotencyKey{Meta: record.Meta{ID: "earlier"}, WorkspaceID: "ws", Result: result, ExpiresAt: tx.Now().Add(time.Hour)})
 		raftstore.Put(tx, record.WebhookEndpoints, &record.WebhookEndpoint{Meta: record.Meta{ID: "lost"}, WorkspaceID: "ws", SecretSealed: lost})
 		return nil
 	})
@@ -135,14 +136,14 @@ func TestTheSealingKeyIsRotated(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	says(map[seal.KeyID]int{old: values + 1, foreign.Primary(): 1})
+	says(map[seal.KeyID]int{old: values + 2, foreign.Primary(): 1})
 
 	next, err := keys.Rotate()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Pass(t.Context())
-	says(map[seal.KeyID]int{next: values, old: 1, foreign.Primary(): 1})
+	says(map[seal.KeyID]int{next: values, old: 2, foreign.Primary(): 1})
 	if err := keys.Remove(old); err != nil {
 		t.Fatal(err)
 	}

@@ -212,7 +212,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	box, err := f.put(ctx, s, data, spec)
 	switch {
 	case err == nil && box.Status == hostapi.StatusRunning:
-		return f.run(run, s, box, Created{
+		return f.run(run, s, data, box, Created{
 			Dispatched: dispatched, Answered: f.Clock(), Stages: box.Stages, Took: box.CreateDuration,
 		}), nil
 	case err == nil:
@@ -252,8 +252,8 @@ func (f *Flows) put(ctx context.Context, s *record.Sandbox, data Create, spec ho
 	return f.Hosts.PutBox(ctx, client, s.ID, spec)
 }
 
-// run commits that the sandbox runs.
-func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made Created) flow.Commit {
+// run commits that the sandbox runs, and the answer to the request that created it.
+func (f *Flows) run(run flow.Run, placed *record.Sandbox, data Create, box hostapi.Box, made Created) flow.Commit {
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		s, ok := Resource.Made(tx, run.Flow)
 		if !ok || s.Generation != placed.Generation {
@@ -264,6 +264,9 @@ func (f *Flows) run(run flow.Run, placed *record.Sandbox, box hostapi.Box, made 
 		c.CPU, c.MemoryMB, c.DiskMB = box.CPU, box.MemoryMB, box.DiskMB
 		StartTTL(c, tx.Now())
 		raftstore.Put(tx, record.Sandboxes, c)
+		if _, err := f.KeepAnswer(tx, data.IdempotencyKeyID, f.show(c)); err != nil {
+			return flow.Next{}, err
+		}
 		return flow.DoneWith(made), nil
 	}
 }

@@ -5,6 +5,7 @@ package sandbox
 import (
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
@@ -38,6 +39,7 @@ var actTimeout = timescale.Limit(3 * time.Minute)
 type Flows struct {
 	*core.Core
 	moves map[string]Moves // by type of owner
+	show  func(*record.Sandbox) api.Sandbox
 }
 
 // Kinds returns the kinds of flows, for the engine.

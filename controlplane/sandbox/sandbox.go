@@ -51,11 +51,13 @@ func New(c *core.Core, cfg Config) *Sandboxes {
 	}
 	r := &reach{core: c, transitions: &Transitions{Core: c}}
 	files := &Files{reach: r}
-	return &Sandboxes{
+	s := &Sandboxes{
 		Flows: &Flows{Core: c, moves: map[string]Moves{}}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
 		Ports: &Ports{reach: r, previewURL: cfg.PreviewURL, tokens: cfg.PreviewTokens},
 		reach: r, cfg: cfg,
 	}
+	s.Flows.show = s.Show
+	return s
 }
 
 // Get returns one sandbox of the caller's workspace.

@@ -197,11 +197,9 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 		return api.Build{}, &apierror.Error{Code: apierror.ETooLarge, Message: "request too large", Detail: "as JSON, in which a quote or a newline has two bytes, the build has more than 360 KiB; fetch what is large in a run step"}
 	}
 	templateID, flowID := "tpl-"+core.RandomText(20), flow.NewID()
+	var out api.Build
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := s.core.MayUse(tx, c); err != nil {
-			return err
-		}
-		if err := i.Claim(tx, keyID, build.ID); err != nil {
 			return err
 		}
 		if err := s.askFor(tx, c, from); err != nil {
@@ -218,7 +216,12 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 			row = row.Clone()
 			row.Status, row.Error = record.TemplateBuilding, ""
 		}
-		return Begin(tx, flowID, row.Clone(), build.Clone(), c.RequestID)
+		b := build.Clone()
+		if err := Begin(tx, flowID, row.Clone(), b, c.RequestID); err != nil {
+			return err
+		}
+		out = showBuild(b)
+		return core.ClaimAnswer(tx, s.core, i, keyID, b.ID, out)
 	})
 	if errors.Is(err, raftstore.ErrConflict) {
 		return api.Build{}, errBuilding(in.Name)
@@ -226,7 +229,7 @@ func (s *Templates) build(ctx context.Context, c core.Caller, in api.BuildTempla
 	if err != nil {
 		return api.Build{}, err
 	}
-	return s.GetBuild(ctx, c, build.ID)
+	return out, nil
 }
 
 func errBuilding(name string) *apierror.Error {

@@ -95,16 +95,13 @@ func (s *Webhooks) Create(ctx context.Context, c core.Caller, in api.CreateWebho
 			}
 			return s.reveal(e)
 		},
-		func(keyID string) (api.NewWebhookEndpoint, error) {
+		func(keyID string) (out api.NewWebhookEndpoint, err error) {
 			e := &record.WebhookEndpoint{Meta: record.Meta{ID: "we-" + core.RandomText(20)}, WorkspaceID: c.WorkspaceID, URL: in.URL, Events: events}
 			if err := s.newSecret(e); err != nil {
 				return api.NewWebhookEndpoint{}, err
 			}
-			err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+			err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 				if err := core.MayCreate(tx, c); err != nil {
-					return err
-				}
-				if err := i.Claim(tx, keyID, e.ID); err != nil {
 					return err
 				}
 				if n := len(raftstore.Find(tx, record.WebhookEndpoints, "workspace", c.WorkspaceID)); n >= MaxEndpoints {
@@ -112,13 +109,14 @@ func (s *Webhooks) Create(ctx context.Context, c core.Caller, in api.CreateWebho
 						Code: apierror.ERateLimited, Message: "max webhook endpoints reached", Fields: map[string]any{"max": MaxEndpoints, "active": n},
 					}
 				}
+				e := e.Clone()
 				raftstore.Put(tx, record.WebhookEndpoints, e)
-				return nil
+				if out, err = s.reveal(e); err != nil {
+					return err
+				}
+				return core.ClaimAnswer(tx, s.core, i, keyID, e.ID, out)
 			})
-			if err != nil {
-				return api.NewWebhookEndpoint{}, err
-			}
-			return s.reveal(e)
+			return out, err
 		})
 }
 

@@ -179,14 +179,21 @@ type JoinToken struct {
 	UsedAt    time.Time `json:"used_at,omitzero"`
 }
 
-// IdempotencyKey remembers what a create made. The id is the hex SHA-256 of
-// workspace, route and key.
+// IdempotencyKey remembers what a create made, and what it answered. The id is the hex
+// SHA-256 of workspace, route and key.
 type IdempotencyKey struct {
 	Meta
 	BodySHA256 []byte          `json:"body_sha256"`
 	ResourceID string          `json:"resource_id"`
 	Result     json.RawMessage `json:"result,omitempty"` // what the answer said beyond the resource's own row
 	ExpiresAt  time.Time       `json:"expires_at"`
+	// By is who sent the create, and Key the hex SHA-256 of workspace and key, by which every
+	// route finds it. Both are empty in a row of an earlier version.
+	By  string `json:"by,omitempty"`
+	Key string `json:"key,omitempty"`
+	// Answer is the body of the create's answer, compressed and sealed. It is empty before
+	// there is one, if it is too large to be kept, and in a row of an earlier version.
+	Answer []byte `json:"answer,omitempty"`
 	// WorkspaceID is whose key it is: a workspace's, or a person's who is a member of none.
 	// Empty: an operator's, or the row is of an earlier version.
 	WorkspaceID string `json:"workspace_id,omitempty"`
@@ -195,6 +202,6 @@ type IdempotencyKey struct {
 // Clone returns a deep copy.
 func (k *IdempotencyKey) Clone() *IdempotencyKey {
 	c := *k
-	c.BodySHA256, c.Result = slices.Clone(k.BodySHA256), slices.Clone(k.Result)
+	c.BodySHA256, c.Result, c.Answer = slices.Clone(k.BodySHA256), slices.Clone(k.Result), slices.Clone(k.Answer)
 	return &c
 }

@@ -316,7 +316,14 @@ var (
 
 	AuditChains = Table[*AuditChain]{Name: "audit_chains", New: func() *AuditChain { return &AuditChain{} }}
 
-	IdempotencyKeys = Table[*IdempotencyKey]{Name: "idempotency_keys", New: func() *IdempotencyKey { return &IdempotencyKey{} }}
+	IdempotencyKeys = Table[*IdempotencyKey]{
+		Name: "idempotency_keys",
+		New:  func() *IdempotencyKey { return &IdempotencyKey{} },
+		Indexes: []Index[*IdempotencyKey]{
+			// An older replica does not know it, so transactions do not list by it.
+			{Name: "key", Keys: func(k *IdempotencyKey) []string { return optional(k.Key) }},
+		},
+	}
 )
 
 // optional is the key of a value that a row may lack.
