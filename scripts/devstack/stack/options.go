@@ -216,7 +216,8 @@ func (o Options) HostIDs() []string {
 	return ids
 }
 
-func (o Options) apiPort(i int) int  { return preflight.APIPort(o.PortBase, i) }
+func (o Options) apiPort(i int) int { return preflight.APIPort(o.PortBase, i) }
+
 // apiAddress is where a replica serves users.
 func (o Options) apiAddress(i int) string {
 	if o.Address != "" {
