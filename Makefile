@@ -73,7 +73,7 @@ GUESTS_AT_ONCE := $(shell echo $$((1 + $$(nproc))))
 help: ## list these commands
 	@printf 'Usage: make <command>\n\n'
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 15 | sed 's/^/  /'
-	@printf '\nSettings (environment): BERTH_VMM, BERTH_KERNEL, BERTH_PORT_BASE. See README.md.\n'
+	@printf '\nSettings (environment): BERTH_VMM, BERTH_KERNEL, BERTH_PORT_BASE, BERTH_DEV_ADDRESS. See README.md.\n'
 
 .PHONY: up
 up: ## start a complete Berth on this machine and run a first command in a first sandbox (root)

@@ -368,16 +368,17 @@ func TestStreamsThroughAFollower(t *testing.T) {
 	t.Run("ports", func(t *testing.T) {
 		h.SetPorts(hostapi.Port{Port: 22, Protocol: "tcp", Process: "sshd"}, hostapi.Port{Port: 22, Protocol: "tcp", Address: "::"}, hostapi.Port{Port: 53, Protocol: "udp"},
 			hostapi.Port{Port: 5432, Protocol: "tcp", Address: "127.0.0.1"}, hostapi.Port{Port: 5432, Protocol: "tcp", Address: "::1"},
-			hostapi.Port{Port: 8080, Protocol: "tcp", Address: "::ffff:127.0.0.1"}, hostapi.Port{Port: 8080, Protocol: "tcp", Address: "0.0.0.0"})
+			hostapi.Port{Port: 8080, Protocol: "tcp", Address: "::ffff:127.0.0.1"}, hostapi.Port{Port: 8080, Protocol: "tcp", Address: "0.0.0.0"},
+			hostapi.Port{Port: 9090, Protocol: "tcp", Address: "127.0.0.53"})
 		if p, err := c.AddPort(t.Context(), sb.ID, api.AddPort{Port: 3000, Label: "web"}); err != nil || p.URL != "https://3000-"+sb.ID+".preview.test" {
 			t.Fatalf("%+v, %v", p, err)
 		}
 		ports, err := c.ListPorts(t.Context(), sb.ID)
-		if err != nil || len(ports) != 5 || ports[0].Process != "sshd" || ports[0].URL == "" || ports[1].URL != "" || ports[2].Label != "web" {
+		if err != nil || len(ports) != 6 || ports[0].Process != "sshd" || ports[0].URL == "" || ports[1].URL != "" || ports[2].Label != "web" {
 			t.Fatalf("%+v, %v", ports, err)
 		}
-		// Previews do not reach what listens on loopback only.
-		if ports[2].URL == "" || ports[3].Port != 5432 || ports[3].URL != "" || ports[4].URL == "" {
+		// Previews reach the usual addresses of loopback.
+		if ports[2].URL == "" || ports[3].Port != 5432 || ports[3].URL == "" || ports[4].URL == "" || ports[5].Port != 9090 || ports[5].URL != "" {
 			t.Errorf("%+v", ports)
 		}
 		for _, bad := range []api.AddPort{{Port: 0}, {Port: 65536}, {Port: -1}, {Port: 80, Label: strings.Repeat("x", 64)}} {

@@ -91,7 +91,7 @@ func visitWithin(t *testing.T, most time.Duration, client *http.Client, target s
 
 // site is what a tenant might serve.
 const site = `
-import base64, hashlib, http.server, os, socketserver, struct, sys, time
+import base64, hashlib, http.server, os, socket, socketserver, struct, sys, time
 class H(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def say(self, text, code=200):
@@ -124,17 +124,25 @@ class H(http.server.BaseHTTPRequestHandler):
         else:
             self.say("\n".join([self.path, self.headers["Host"]] + ["%s: %s" % h for h in self.headers.items()]).encode())
     def log_message(self, *a): pass
-class S(socketserver.ThreadingMixIn, http.server.HTTPServer): daemon_threads = True; request_queue_size = 64
-S(("0.0.0.0", int(sys.argv[1])), H).serve_forever()
+class S(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True; request_queue_size = 64
+    address_family = socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET
+S((sys.argv[2], int(sys.argv[1])), H).serve_forever()
 `
 
 // serves starts the site on a port, after a while.
 func (c *tenant) serves(t *testing.T, id string, port int, after string) {
 	t.Helper()
+	c.servesOn(t, id, "0.0.0.0", port, after)
+}
+
+// servesOn starts the site on a port of one address.
+func (c *tenant) servesOn(t *testing.T, id, address string, port int, after string) {
+	t.Helper()
 	if _, err := c.WriteFile(t.Context(), id, "/site.py", "", strings.NewReader(site), int64(len(site))); err != nil {
 		t.Fatal(err)
 	}
-	c.exec(t, id, fmt.Sprintf("setsid sh -c 'sleep %s; exec python3 /site.py %d' </dev/null >/site.log 2>&1 &", after, port))
+	c.exec(t, id, fmt.Sprintf("setsid sh -c 'sleep %s; exec python3 /site.py %d %s' </dev/null >/site.log 2>&1 &", after, port, address))
 }
 
 // isServed waits until the site is up, longer than a preview does.
@@ -156,7 +164,7 @@ func TestPreviewsThroughEveryReplica(t *testing.T) {
 	c.serves(t, s.ID, 8080, "0")
 	c.isServed(t, s.ID, 8080)
 	for i := range theStack.URLs {
-		t.Run(fmt.Sprintf("replica %d", i+1), func(t *testing.T) { c.seesTheSite(t, s, i) })
+		t.Run(fmt.Sprintf("replica %d", i+1), func(t *testing.T) { c.seesTheSite(t, s, 8080, i) })
 	}
 	t.Run("ports", func(t *testing.T) {
 		port, err := c.AddPort(t.Context(), s.ID, api.AddPort{Port: 8080, Label: "web"})
@@ -225,14 +233,42 @@ func rawPreview(t *testing.T, replica int, said string) answer {
 	return answer{resp.StatusCode, resp.Header, string(raw)}
 }
 
-func (c *tenant) seesTheSite(t *testing.T, s *api.Sandbox, replica int) {
-	base := "http://" + previewHost(8080, s.ID)
+// A server that listens on loopback alone, as Vite's does, is reached like any other.
+func TestPreviewsOfServersOnLoopback(t *testing.T) {
+	c := newTenant(t)
+	c.knownEverywhere(t)
+	s := c.create(t)
+	servers := map[int]string{3001: "127.0.0.1", 3002: "::1"}
+	for port, address := range servers {
+		c.servesOn(t, s.ID, address, port, "0")
+		c.isServed(t, s.ID, port)
+		t.Run("on "+address, func(t *testing.T) { c.seesTheSite(t, s, port, port%len(theStack.URLs)) })
+	}
+	listed := map[int]string{}
+	ports, err := c.ListPorts(t.Context(), s.ID)
+	for _, p := range ports {
+		listed[p.Port] = p.URL
+	}
+	for port := range servers {
+		if err != nil || !strings.Contains(listed[port], previewHost(port, s.ID)) {
+			t.Errorf("listed %+v, %v", ports, err)
+		}
+	}
+	// The guest that wakes has connections of before, whose other ends are gone.
+	moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
+	for port := range servers {
+		c.isServed(t, s.ID, port)
+	}
+}
+
+func (c *tenant) seesTheSite(t *testing.T, s *api.Sandbox, port, replica int) {
+	base := "http://" + previewHost(port, s.ID)
 	for proto, client := range map[string]*http.Client{
 		"HTTP/1.1": browser(t, replica),
 		"HTTP/2.0": browser(t, replica, (*http.Protocols).SetUnencryptedHTTP2),
 	} {
 		got := visit(t, client, "GET", base+"/a%20b?c=d", map[string]string{"Cookie": "mine=1", "Authorization": "Basic eA=="}, nil)
-		if got.status != 200 || !strings.HasPrefix(got.body, "/a%20b?c=d\n"+previewHost(8080, s.ID)) ||
+		if got.status != 200 || !strings.HasPrefix(got.body, "/a%20b?c=d\n"+previewHost(port, s.ID)) ||
 			!strings.Contains(got.body, "mine=1") || !strings.Contains(got.body, "Basic eA==") || !strings.Contains(got.body, "X-Forwarded-For: ") {
 			t.Errorf("%s: %d %s", proto, got.status, got.body)
 		}

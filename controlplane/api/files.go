@@ -37,7 +37,7 @@ type Port struct {
 	Port     int    `json:"port"`
 	Protocol string `json:"protocol"` // "tcp" or "udp"
 	Process  string `json:"process"`  // that listens; empty if there is none or it is unknown
-	URL      string `json:"url"`      // its preview; empty for udp, and if it is on loopback only
+	URL      string `json:"url"`      // its preview; empty for udp
 	Label    string `json:"label"`    // as registered
 }
 

@@ -94,8 +94,9 @@ func (f *Flows) awaitCapture(_ context.Context, run flow.Run) (flow.Commit, erro
 }
 
 // goLive makes a deployment live, in one transaction: its sandbox becomes the app's
-// instance, and the previous instances get no new requests.
-func (f *Flows) goLive(run flow.Run, data deploy) flow.Commit {
+// instance, and the previous instances get no new requests. loopback says that the app
+// listens on loopback alone.
+func (f *Flows) goLive(run flow.Run, data deploy, loopback bool) flow.Commit {
 	f.Logger.Info("deployment goes live", "deployment_id", id(run.Flow, record.Deployments.Name), "sandbox_id", hostapi.ShortID(data.SandboxID))
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, a *record.App) (flow.Next, error) {
 		box, ok := raftstore.Get(tx, record.Sandboxes, data.SandboxID)
@@ -104,7 +105,7 @@ func (f *Flows) goLive(run flow.Run, data deploy) flow.Commit {
 		}
 		now := tx.Now()
 		data.phase(d, phaseStart, now)
-		d.Status, d.FinishedAt, d.Error = record.DeploymentLive, now, ""
+		d.Status, d.FinishedAt, d.Error, d.Loopback = record.DeploymentLive, now, "", loopback
 		if d.Port == 0 {
 			d.Port = a.Port
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,7 +96,7 @@ func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, err
 		case got == answered && firstAnswer.IsZero():
 			firstAnswer = now
 		case got == answered && now.Sub(firstAnswer) >= f.cfg.HealthPause:
-			return f.goLive(run, data), nil
+			return f.goLive(run, data, f.onLoopback(ctx, data.RequestID, box, d.Port)), nil
 		case got != answered:
 			firstAnswer = time.Time{}
 			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, d.Port, over); why != nil {
@@ -120,6 +121,13 @@ func (f *Flows) hopeless(ctx context.Context, requestID string, box *record.Sand
 		return unwell(nounsOf[kind].one, st.Run, err, got, port, f.cfg.Health)
 	}
 	return nil
+}
+
+// onLoopback reports whether an app that answers listens on loopback alone. It is a remark
+// in the log: a guest that does not say is not asked again.
+func (f *Flows) onLoopback(ctx context.Context, requestID string, box *record.Sandbox, port int) bool {
+	st, err := f.status(ctx, requestID, box)
+	return err == nil && slices.Contains(st.Run.Listening, appapi.Listen{Port: port, Loopback: true})
 }
 
 // unhealthy continues with an app that does not answer. A restored rollback is built

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -116,7 +117,7 @@ type deploymentLog struct {
 	box    string // the sandbox whose log is read, or was read last
 	offset int64  // how much of that log was returned
 	kept   bool   // the blob was returned
-	said   bool   // the reason of the failure was returned
+	said   bool   // what the log does not say of its end was returned
 }
 
 // Close implements core.Follower.
@@ -225,6 +226,8 @@ func (l *deploymentLog) last(d *record.Deployment) (sandbox.LogLine, bool) {
 		return logLine(streamErr, "deployment failed: "+d.Error, false), true
 	case d.RollbackTo != "" && d.LogBlob == "":
 		return logLine(streamOut, "rolled back to "+d.RollbackTo+": its artifact was restored, nothing was built", false), true
+	case d.Loopback:
+		return logLine(streamErr, fmt.Sprintf("the app listens on 127.0.0.1:%d only: it is reached here, and would not be elsewhere; bind 0.0.0.0", d.Port), false), true
 	}
 	return sandbox.LogLine{}, false
 }

@@ -263,3 +263,23 @@ func TestClosedLogs(t *testing.T) {
 	}
 	_ = f.Close()
 }
+
+// TestAnAppOnLoopbackAloneGoesLive: it is reached, and its log says what that means elsewhere.
+func TestAnAppOnLoopbackAloneGoesLive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a := r.create()
+	r.guests.set(func(g *guests) {
+		g.status = func(s *appapi.RunStatus) { s.Listening = []appapi.Listen{{Port: 8000}, {Port: 3000, Loopback: true}} }
+	})
+	const remark = "stderr the app listens on 127.0.0.1:3000 only: it is reached here, and would not be elsewhere; bind 0.0.0.0"
+	d := r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	if got := read(t, r.log(a.ID, d.ID)); len(got) == 0 || got[len(got)-1] != remark {
+		t.Errorf("log %q", got)
+	}
+	r.guests.set(func(g *guests) { g.status = nil })
+	d = r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	if got := read(t, r.log(a.ID, d.ID)); slices.Contains(got, remark) {
+		t.Errorf("log %q of one that listens everywhere", got)
+	}
+}

@@ -166,7 +166,7 @@ func (p *preview) fail(w http.ResponseWriter, r *http.Request, a *attempt) {
 	var timeout net.Error
 	switch {
 	case hostapi.HasCode(a.err, hostapi.CodePortClosed):
-		p.refuse(w, r, http.StatusBadGateway, "port is closed", "nothing in the sandbox listens on port "+strconv.Itoa(p.name.Port)+"; a server must listen on 0.0.0.0, not on 127.0.0.1")
+		p.refuse(w, r, http.StatusBadGateway, "port is closed", "nothing in the sandbox listens on port "+strconv.Itoa(p.name.Port))
 	case hosts.Unreachable(a.err):
 		w.Header().Set("Retry-After", "1")
 		p.refuse(w, r, http.StatusBadGateway, "agent unreachable", "")

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -68,7 +69,7 @@ func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []api.Port 
 		return found[k]
 	}
 	for _, l := range listening {
-		e := at(l.Port, l.Protocol, !onLoopback(l))
+		e := at(l.Port, l.Protocol, reachable(l))
 		e.Process = cmp.Or(e.Process, l.Process)
 	}
 	for _, registered := range row.Ports {
@@ -84,10 +85,15 @@ func (p *Ports) merge(row *record.Sandbox, listening []hostapi.Port) []api.Port 
 	return out
 }
 
-// onLoopback reports whether something listens where no preview reaches it.
-func onLoopback(l hostapi.Port) bool {
+// reachable reports whether something listens where a preview reaches it. Of loopback
+// those are the addresses that the guest's agent connects to.
+func reachable(l hostapi.Port) bool {
 	address, err := netip.ParseAddr(l.Address)
-	return err == nil && address.Unmap().IsLoopback() // an older agent does not say the address
+	if err != nil {
+		return true // an older agent does not say the address
+	}
+	address = address.Unmap()
+	return !address.IsLoopback() || slices.Contains(guestapi.Loopback[:], address.String())
 }
 
 func (p *Ports) url(id string, port int) string {

@@ -58,6 +58,7 @@ type Server struct {
 	cfg      Config
 	listener net.Listener
 	disks    *disks.Guest
+	tunnels  tunnels
 
 	identityMu sync.Mutex // one identity at a time
 	current    incarnation
@@ -149,6 +150,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET "+guestapi.PathPorts, s.ports)
 	mux.HandleFunc("POST "+guestapi.PathFreeze, s.freeze)
 	mux.HandleFunc("POST "+guestapi.PathMounts, s.mount)
+	mux.HandleFunc("POST "+guestapi.PathConnect, s.connect)
 	mux.HandleFunc("POST "+guestapi.PathSync, s.sync)
 	mux.HandleFunc("POST "+guestapi.PathShutdown, s.shutdown)
 	return mux

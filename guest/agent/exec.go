@@ -130,6 +130,7 @@ func (s *Server) detachAll() {
 	for cut := range s.transfers {
 		(*cut)()
 	}
+	s.tunnels.cut()
 }
 
 // run runs the command and reports its end to the caller.

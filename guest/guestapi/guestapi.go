@@ -30,10 +30,18 @@ const (
 	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
 	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: stops the workload's processes until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
+	PathConnect  = "/v1/connect"  // POST ?port= → 101 and the bytes of a connection to that port of one of Loopback
 )
 
 // Upgrade is the value of the Upgrade header on PathExec.
 const Upgrade = "berth-frames/1"
+
+// UpgradeBytes is the value of the Upgrade header on PathConnect.
+const UpgradeBytes = "berth-bytes/1"
+
+// Loopback are the addresses that PathConnect tries, in this order. The last is what
+// the guest's own name means in its /etc/hosts.
+var Loopback = [...]string{"127.0.0.1", "::1", "127.0.1.1"}
 
 // Health says that guestd serves, and which identity it last confirmed.
 type Health struct {

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"sync"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -77,28 +75,17 @@ func (c *Client) Exec(ctx context.Context, req guestapi.ExecRequest, s Streams) 
 
 // Command is a command that the guest has accepted. As a connection it carries
 // the frames, both ways. Closing it kills the command.
-type Command struct {
-	net.Conn
-	in io.Reader // what was read ahead, then the connection
-}
+type Command struct{ upgraded }
 
 // Start sends a command to the guest and returns once the guest has accepted it:
 // from then on it runs, or has failed to start, and must not be started again.
 // A refusal is an *Error.
 func (c *Client) Start(ctx context.Context, req guestapi.ExecRequest) (*Command, error) {
-	conn, resp, err := c.request(ctx, http.MethodPost, guestapi.PathExec,
-		func() ([]byte, error) { return plainjson.Marshal(&req) },
-		http.Header{"Connection": {"Upgrade"}, "Upgrade": {guestapi.Upgrade}})
+	conn, err := c.upgrade(ctx, guestapi.PathExec, guestapi.Upgrade, func() ([]byte, error) { return plainjson.Marshal(&req) })
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusSwitchingProtocols {
-		defer conn.Close()
-		defer context.AfterFunc(ctx, func() { conn.Close() })()
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		return nil, asError(resp.StatusCode, raw)
-	}
-	return &Command{Conn: conn, in: resp.Body}, nil
+	return &Command{conn}, nil
 }
 
 // Wait passes the streams on until the command ends, and closes the connection.
@@ -121,33 +108,6 @@ func (c *Command) Wait(ctx context.Context, s Streams) (guestapi.ExecExit, error
 		err = fmt.Errorf("guest exec: %w", context.Cause(ctx))
 	}
 	return exit, err
-}
-
-// Read implements io.Reader.
-func (c *Command) Read(p []byte) (int, error) { return c.in.Read(p) }
-
-// CloseWrite says that nothing more will be written; reading goes on.
-func (c *Command) CloseWrite() error {
-	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return half.CloseWrite()
-}
-
-// SetLinger is net.TCPConn's.
-func (c *Command) SetLinger(sec int) error {
-	if tcp, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
-		return tcp.SetLinger(sec)
-	}
-	return nil
-}
-
-// Reset aborts the connection: the other end learns of it at once, also while it
-// takes no more data.
-func (c *Command) Reset() {
-	_ = c.SetLinger(0)
-	_ = c.Close()
 }
 
 func receive(r io.Reader, s Streams) (guestapi.ExecExit, error) {

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"syscall"
 	"time"
 
+	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/guestclient"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/telemetry"
@@ -95,8 +98,8 @@ func (g *Guests) startCommand(l *Link, r guestapi.ExecRequest) (*guestclient.Com
 }
 
 // DialPort connects to a TCP port of a running box's guest, hosterr.ErrPortClosed where
-// nothing accepts. The agent's own port is closed to everybody: who speaks to it
-// from the gateway's address is the host.
+// nothing accepts, on loopback neither. The agent's own port is closed to everybody: who
+// speaks to it from the gateway's address is the host.
 func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, error) {
 	if port < 1 || port > math.MaxUint16 {
 		return nil, hosterr.Invalid("port: want 1 to 65535")
@@ -112,6 +115,9 @@ func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, erro
 	dctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
 	defer cancel()
 	conn, err := g.cfg.Dial(dctx, l.slot, port)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		conn, err = g.dialInside(dctx, l, port, err)
+	}
 	if err != nil {
 		err = l.classify(fmt.Errorf("dial the guest: %w: %w", guestclient.ErrNotReached, err))
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -121,6 +127,24 @@ func (g *Guests) DialPort(ctx context.Context, id string, port int) (*Conn, erro
 		return nil, err
 	}
 	return l.conn(conn), nil
+}
+
+// dialInside has the guest's agent connect to a server that listens on loopback alone.
+// refused is the answer of the guest's own address. What listens on loopback never stands
+// in for a program of the platform.
+func (g *Guests) dialInside(ctx context.Context, l *Link, port int, refused error) (net.Conn, error) {
+	if port == pgapi.Port || port == appapi.Port {
+		return nil, refused
+	}
+	conn, err := g.linked(l).Connect(ctx, port)
+	if err == nil {
+		return conn, nil
+	}
+	var refusal *guestclient.Error
+	if errors.As(err, &refusal) && refusal.Body.Code == guestapi.CodeLimit {
+		return nil, fmt.Errorf("%w: %s", hosterr.ErrConnections, refusal.Message)
+	}
+	return nil, errors.Join(refused, err)
 }
 
 func validateStream(r *hostapi.ExecStream) error {

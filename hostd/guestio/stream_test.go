@@ -1,13 +1,20 @@
 package guestio_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
+	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/guest/guestapi"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -130,4 +137,115 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("relay = %v, want the guest's refusal", err)
 		}
 	})
+}
+
+// asking is a box in whose guest nothing listens on its address. answer is the agent's to a
+// connect, and asked counts those.
+func asking(t *testing.T, answer func(port string, rw http.ResponseWriter)) (w *boxtest.World, d *daemon, asked *atomic.Int64) {
+	t.Helper()
+	w = boxtest.NewWorld(t)
+	d = start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	asked = new(atomic.Int64)
+	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == guestapi.PathConnect {
+			asked.Add(1)
+			answer(req.URL.Query().Get("port"), rw)
+			return
+		}
+		rw.WriteHeader(http.StatusNotFound)
+	})
+	return w, d, asked
+}
+
+func TestAServerOnLoopbackIsReachedByTheAgent(t *testing.T) {
+	_, d, _ := asking(t, func(port string, rw http.ResponseWriter) {
+		conn := rw.(boxtest.Upgrader).Upgrade()
+		go func() {
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "of "+port)
+		}()
+	})
+	conn, err := d.DialPort(t.Context(), idA, 3000)
+	must(t, err)
+	defer conn.Close()
+	if open, _ := d.Tunnels(idA); open != 1 {
+		t.Errorf("%d tunnels are counted", open)
+	}
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "of 3000" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// A guest that hibernates cuts it, as any connection to a port.
+func TestAConnectionByTheAgentEndsWithTheVMM(t *testing.T) {
+	_, d, _ := asking(t, func(_ string, rw http.ResponseWriter) { rw.(boxtest.Upgrader).Upgrade() })
+	conn, err := d.DialPort(t.Context(), idA, 3000)
+	must(t, err)
+	_, err = d.Hibernate(t.Context(), idA)
+	must(t, err)
+	if _, err := io.ReadAll(conn); err == nil || !errors.Is(conn.Err(), hosterr.ErrCutOff) {
+		t.Errorf("read = %v, cut by %v", err, conn.Err())
+	}
+	if open, _ := d.Tunnels(idA); open != 0 {
+		t.Errorf("%d tunnels are left", open)
+	}
+}
+
+func TestConnectsThatTheAgentRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		want   error
+	}{
+		"nothing listens":  {502, `{"error":"connection refused"}`, hosterr.ErrPortClosed},
+		"an older agent":   {404, "404 page not found\n", hosterr.ErrPortClosed},
+		"one too many":     {503, `{"error":"256 are open","code":"` + guestapi.CodeLimit + `"}`, hosterr.ErrConnections},
+		"no upgrade":       {200, "", hosterr.ErrPortClosed},
+		"one that is none": {700, "", hosterr.ErrPortClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, d, _ := asking(t, func(_ string, rw http.ResponseWriter) {
+				rw.WriteHeader(c.status)
+				_, _ = io.WriteString(rw, c.body)
+			})
+			if _, err := d.DialPort(t.Context(), idA, 3000); !errors.Is(err, c.want) || errors.Is(err, hosterr.ErrPortClosed) != (c.want == hosterr.ErrPortClosed) { //nolint:errorlint // a sentinel of the table
+				t.Errorf("dial = %v, want %v", err, c.want)
+			}
+			if open, _ := d.Tunnels(idA); open != 0 {
+				t.Errorf("%d tunnels are left", open)
+			}
+		})
+	}
+}
+
+// What listens on loopback never stands in for a program of the platform.
+func TestThePlatformsPortsAreNotReachedOnLoopback(t *testing.T) {
+	_, d, asked := asking(t, func(_ string, rw http.ResponseWriter) { rw.(boxtest.Upgrader).Upgrade() })
+	for _, port := range []int{guestapi.Port, pgapi.Port, appapi.Port} {
+		if _, err := d.DialPort(t.Context(), idA, port); !errors.Is(err, hosterr.ErrPortClosed) {
+			t.Errorf("port %d: %v, want ErrPortClosed", port, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the agent was asked %d times", n)
+	}
+}
+
+// A guest whose address answers costs nothing more.
+func TestTheAgentIsNotAskedForWhatListensEverywhere(t *testing.T) {
+	w, d, asked := asking(t, func(_ string, rw http.ResponseWriter) { rw.(boxtest.Upgrader).Upgrade() })
+	for _, dial := range []func() (net.Conn, error){
+		func() (net.Conn, error) { conn, _ := net.Pipe(); return conn, nil },
+		func() (net.Conn, error) { return nil, syscall.EHOSTUNREACH },
+	} {
+		w.Port = func(context.Context, int, int) (net.Conn, error) { return dial() }
+		if conn, err := d.DialPort(t.Context(), idA, 3000); err == nil {
+			must(t, conn.Close())
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the agent was asked %d times", n)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
@@ -212,6 +213,9 @@ func (b *buildVM) ready(ctx context.Context, r *Ready) error {
 		dctx, cancel := context.WithTimeout(ctx, dialAttempt)
 		defer cancel()
 		conn, err := b.lease.Dial(dctx, r.Port)
+		if errors.Is(err, syscall.ECONNREFUSED) { // it may listen on loopback alone
+			conn, err = b.guest.Connect(dctx, r.Port)
+		}
 		if err != nil {
 			return fmt.Errorf("port %d: %w", r.Port, err)
 		}

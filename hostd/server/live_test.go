@@ -43,13 +43,15 @@ type live struct {
 	host   *box.Host
 	world  *boxtest.World
 	server *Server
+	slots  *liveSlots
 	stop   func() error // ends the server
 }
 
 // liveSlots reach the machine itself once a guest has become it.
 type liveSlots struct {
 	box.Slots
-	agent atomic.Pointer[string]
+	agent  atomic.Pointer[string]
+	inside atomic.Bool // the guest's servers listen on loopback alone
 }
 
 func (s *liveSlots) Dial(ctx context.Context, n, port int) (net.Conn, error) {
@@ -59,6 +61,9 @@ func (s *liveSlots) Dial(ctx context.Context, n, port int) (net.Conn, error) {
 	}
 	target := *addr
 	if port != guestapi.Port {
+		if s.inside.Load() {
+			return nil, syscall.ECONNREFUSED
+		}
 		target = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	return new(net.Dialer).DialContext(ctx, "tcp", target)
@@ -90,7 +95,7 @@ func goLive(t *testing.T, change ...func(*Config)) *live {
 	deps := w.Deps(book)
 	slots := &liveSlots{Slots: deps.Slots}
 	deps.Slots = slots
-	l := &live{host: box.New(w.Config(), deps), world: w}
+	l := &live{host: box.New(w.Config(), deps), world: w, slots: slots}
 	l.host.Open()
 	_, err = l.host.Put(t.Context(), id, hostapi.BoxSpec{Generation: 1, WorkspaceID: "ws", Template: "base"})
 	must(t, err)
@@ -432,7 +437,16 @@ func guestPort(t *testing.T, serve func(*net.TCPConn)) int {
 }
 
 func TestPortsAreReachedAndEachHalfClosesByItself(t *testing.T) {
-	l := goLive(t)
+	for name, inside := range map[string]bool{"everywhere": false, "on loopback alone": true} {
+		t.Run("servers that listen "+name, func(t *testing.T) {
+			l := goLive(t)
+			l.slots.inside.Store(inside)
+			portsAreReached(t, l)
+		})
+	}
+}
+
+func portsAreReached(t *testing.T, l *live) {
 	sent := make([]byte, 8<<20)
 	_, _ = rand.NewChaCha8([32]byte{2}).Read(sent)
 	t.Run("the caller says its all first", func(t *testing.T) {

@@ -191,6 +191,8 @@ type Deployment struct {
 	Runtime      string `json:"runtime,omitempty"`
 	StartCommand string `json:"start_command,omitempty"`
 	Port         int    `json:"port,omitempty"`
+	// Loopback: the app listened on loopback alone when it went live.
+	Loopback bool `json:"loopback,omitempty"`
 
 	// SandboxID is the one that it is built in, and first served from.
 	SandboxID string `json:"sandbox_id,omitempty"`

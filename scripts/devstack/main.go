@@ -62,7 +62,10 @@ func command() *cobra.Command {
 		if err := l.UnmarshalText([]byte(*level)); err != nil {
 			return fmt.Errorf("--log-level: %w", err)
 		}
-		return runUp(cmd.Context(), stack.Options{Hosts: *hosts, Supervise: true, AllTemplates: true, Notify: notify}, l)
+		return runUp(cmd.Context(), stack.Options{
+			Hosts: *hosts, Supervise: true, AllTemplates: true, Notify: notify,
+			Address: os.Getenv("BERTH_DEV_ADDRESS"), Domain: os.Getenv("BERTH_DEV_DOMAIN"),
+		}, l)
 	}
 	down := &cobra.Command{
 		Use:   "down",

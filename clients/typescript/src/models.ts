@@ -1223,7 +1223,7 @@ export interface Port {
   process: string;
   /** "tcp" or "udp" */
   protocol: string;
-  /** its preview; empty for udp, and if it is on loopback only */
+  /** its preview; empty for udp */
   url: string;
 }
 

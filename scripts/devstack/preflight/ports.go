@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,6 +35,19 @@ func CheckPorts(ports []Port) error {
 		return Refusef("port %d, needed for %s, is taken by %s; end that process, or choose other ports with BERTH_PORT_BASE=<first port>", p.Number, p.Use, who)
 	}
 	return nil
+}
+
+// CheckAddress refuses what is no IPv4 address of this machine.
+func CheckAddress(s string) error {
+	a, err := netip.ParseAddr(s)
+	if err != nil || !a.Is4() || a.IsUnspecified() {
+		return Refusef("BERTH_DEV_ADDRESS is %q: want one IPv4 address of this machine", s)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(s, "0"))
+	if err != nil {
+		return Refusef("BERTH_DEV_ADDRESS is %s, which is no address of this machine (ip -4 addr shows them): %v", s, err)
+	}
+	return l.Close()
 }
 
 // DefaultPortBase is the first of a stack's ports.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"github.com/berth-cloud/berth/controlplane/certs"
 	"github.com/berth-cloud/berth/scripts/devstack/preflight"
@@ -39,6 +41,14 @@ type Options struct {
 	// on, the hosts' API at +21 and on.
 	// Default BERTH_PORT_BASE, else 7500.
 	PortBase int
+
+	// Address is where the replicas serve the API, previews and apps: an IPv4 address
+	// of this machine that others reach. Default: loopback. Everything else stays there.
+	Address string
+	// Domain is what the names of previews and apps end in. Default: localhost, which
+	// resolves to loopback without DNS; with an Address its name at nip.io, whose DNS
+	// answers with the address that a name contains.
+	Domain string
 
 	Replicas int // default 3
 	Hosts    int // default 2
@@ -113,6 +123,17 @@ func (o Options) withDefaults() (Options, error) {
 	if o.PortBase == 0 {
 		if o.PortBase, err = preflight.PortBase(); err != nil {
 			return o, err
+		}
+	}
+	if o.Address != "" {
+		if err := preflight.CheckAddress(o.Address); err != nil {
+			return o, err
+		}
+	}
+	if o.Domain == "" {
+		o.Domain = "localhost"
+		if o.Address != "" {
+			o.Domain = strings.ReplaceAll(o.Address, ".", "-") + ".nip.io"
 		}
 	}
 	if o.Replicas == 0 {
@@ -195,7 +216,16 @@ func (o Options) HostIDs() []string {
 	return ids
 }
 
-func (o Options) apiPort(i int) int  { return preflight.APIPort(o.PortBase, i) }
+func (o Options) apiPort(i int) int { return preflight.APIPort(o.PortBase, i) }
+
+// apiAddress is where a replica serves users.
+func (o Options) apiAddress(i int) string {
+	if o.Address != "" {
+		return net.JoinHostPort(o.Address, strconv.Itoa(o.apiPort(i)))
+	}
+	return o.address(o.replicaID(i), o.apiPort(i))
+}
+
 func (o Options) peerPort(i int) int { return preflight.PeerPort(o.PortBase, i) }
 func (o Options) hostPort(i int) int { return preflight.HostPort(o.PortBase, i) }
 

@@ -3,6 +3,7 @@ package stack
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,45 @@ func TestBadPortBase(t *testing.T) {
 		t.Setenv("BERTH_PORT_BASE", bad)
 		if _, err := (Options{Root: t.TempDir()}).withDefaults(); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("BERTH_PORT_BASE=%s: got %v", bad, err)
+		}
+	}
+}
+
+// A phone in the same network has to resolve a preview's name, and to reach its address.
+func TestPreviewsAreWhereTheDeveloperWantsThem(t *testing.T) {
+	for name, c := range map[string]struct {
+		address, domain string
+		want            []string
+	}{
+		"by default": {"", "", []string{
+			"BERTH_LISTEN=127.0.0.1:7602", "BERTH_PREVIEW_SUFFIX=preview.localhost", "BERTH_PREVIEW_URL=http://{port}-{id}.preview.localhost:7602",
+			"BERTH_APP_SUFFIX=app.localhost", "BERTH_APP_URL=http://{id}.app.localhost:7602/",
+		}},
+		"at an address": {"127.1.2.3", "", []string{
+			"BERTH_LISTEN=127.1.2.3:7602", "BERTH_PREVIEW_SUFFIX=preview.127-1-2-3.nip.io", "BERTH_PREVIEW_URL=http://{port}-{id}.preview.127-1-2-3.nip.io:7602",
+			"BERTH_APP_SUFFIX=app.127-1-2-3.nip.io", "BERTH_PEER_LISTEN=127.0.0.1:7612",
+		}},
+		"under a domain": {"", "dev.example.com", []string{
+			"BERTH_LISTEN=127.0.0.1:7602", "BERTH_PREVIEW_SUFFIX=preview.dev.example.com", "BERTH_APP_SUFFIX=app.dev.example.com",
+		}},
+	} {
+		o, err := Options{Root: t.TempDir(), PortBase: 7600, Address: c.address, Domain: c.domain}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := o.replicaEnv(1, secrets{})
+		for _, want := range c.want {
+			if !slices.Contains(env, want) {
+				t.Errorf("%s: no %s in %q", name, want, env)
+			}
+		}
+	}
+}
+
+func TestBadAddress(t *testing.T) {
+	for _, bad := range []string{"x", "0.0.0.0", "::1", "192.0.2.1", "127.0.0.1:80", "localhost"} {
+		if _, err := (Options{Root: t.TempDir(), Address: bad}).withDefaults(); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: got %v", bad, err)
 		}
 	}
 }

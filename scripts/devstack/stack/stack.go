@@ -119,7 +119,7 @@ func (s *Stack) startReplicas(ctx context.Context) error {
 	}
 	for i := range s.Options.Replicas {
 		id := s.replicaID(i)
-		s.URLs = append(s.URLs, "http://"+s.address(id, s.apiPort(i)))
+		s.URLs = append(s.URLs, "http://"+s.apiAddress(i))
 		p := s.newProcess(id, "controlplane", replicaArgs, s.replicaEnv(i, s.secrets))
 		// Guests have less weight than daemons (hostd/cgroup), but other programs
 		// on a developer's machine do not, and a leader that stalls for half a

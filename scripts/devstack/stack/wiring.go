@@ -11,11 +11,9 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// previewSuffix is under .localhost, which resolves to loopback, so that preview
-// URLs need no DNS.
-const previewSuffix = "preview.localhost"
-
-const appSuffix = "app.localhost"
+// Suffixes of the names of previews and apps.
+func (o Options) previewSuffix() string { return "preview." + o.Domain }
+func (o Options) appSuffix() string     { return "app." + o.Domain }
 
 // What an app's guest has here; on hosts it is four times as much.
 const (
@@ -72,16 +70,16 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		"BERTH_NODE_ID="+id,
 		"BERTH_DATA_DIR="+o.dataDir(id),
 		"BERTH_PKI_DIR="+o.pkiDir(id),
-		"BERTH_LISTEN="+o.address(id, o.apiPort(i)),
+		"BERTH_LISTEN="+o.apiAddress(i),
 		"BERTH_PEER_LISTEN="+o.address(id, o.peerPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_ADMIN_TOKEN="+s.adminToken,
 		"BERTH_JWT_HS256_KEY="+s.jwtKey,
 		"BERTH_JWT_ISSUER="+devIssuer,
-		"BERTH_PREVIEW_SUFFIX="+previewSuffix,
-		"BERTH_PREVIEW_URL=http://{port}-{id}."+previewSuffix+":"+strconv.Itoa(o.apiPort(i)),
-		"BERTH_APP_SUFFIX="+appSuffix,
-		"BERTH_APP_URL=http://{id}."+appSuffix+":"+strconv.Itoa(o.apiPort(i))+"/",
+		"BERTH_PREVIEW_SUFFIX="+o.previewSuffix(),
+		"BERTH_PREVIEW_URL=http://{port}-{id}."+o.previewSuffix()+":"+strconv.Itoa(o.apiPort(i)),
+		"BERTH_APP_SUFFIX="+o.appSuffix(),
+		"BERTH_APP_URL=http://{id}."+o.appSuffix()+":"+strconv.Itoa(o.apiPort(i))+"/",
 		"BERTH_DB_DOMAIN="+DBDomain,
 		"BERTH_DB_LISTEN="+o.address(id, o.routerPort(i)),
 		"BERTH_DB_ROUTER_PORT="+strconv.Itoa(o.routerPort(0)),

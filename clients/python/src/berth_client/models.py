@@ -2381,7 +2381,7 @@ class Port:
     protocol: str
     """"tcp" or "udp"."""
     url: str
-    """its preview; empty for udp, and if it is on loopback only"""
+    """its preview; empty for udp"""
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Port:
