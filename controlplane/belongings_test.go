@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -255,7 +256,7 @@ func TestSignedRoutesWithoutASignature(t *testing.T) {
 func TestWhatAMonthRefusesIsDocumented(t *testing.T) {
 	w := newWalker(t)
 	key := w.key("ws", "aaaaaaaa")
-	w.rig.Change(w.box, func(s *record.Sandbox) { s.Status = record.SandboxHibernated })
+	w.rig.Become(w.box, hostapi.StatusHibernated)
 	bodies := map[string]string{
 		"POST /v1/sandboxes": `{"template":"base"}`, "POST /v1/volumes": `{"name":"v"}`, "POST /v1/databases": `{}`,
 		"POST /v1/sandboxes/{id}/exec": `{"cmd":"true"}`, "POST /v1/sandboxes/{id}/wake": `{}`, "POST /v1/sandboxes/{id}/resume": `{}`, "GET /v1/sandboxes/{id}/fs": "",

@@ -91,19 +91,18 @@ func TestForkOfWhatDoesNotRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testplane.Want(t, call(t.Context(), testplane.Stranger, sb.ID), apierror.ENotFound, "not found")
 			testplane.Want(t, call(t.Context(), testplane.Caller, strings.Repeat("z", 26)), apierror.ENotFound, "not found")
-			for _, status := range []record.SandboxStatus{record.SandboxPaused, record.SandboxHibernated} {
-				r.Change(sb.ID, func(s *record.Sandbox) { s.Status = status })
+			for _, status := range []hostapi.Status{hostapi.StatusPaused, hostapi.StatusHibernated} {
+				r.Become(sb.ID, status)
 				testplane.Want(t, call(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
 			}
-			r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
+			r.Become(sb.ID, hostapi.StatusRunning)
 			// The record lags behind its host.
 			r.H1.Become(sb.ID, hostapi.StatusPaused)
 			testplane.Want(t, call(t.Context(), testplane.Caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
-			r.H1.Become(sb.ID, hostapi.StatusRunning)
-			testcluster.Await(t, "a running sandbox", func() bool { s, _ := r.Sandbox(sb.ID); return s.Status == record.SandboxRunning })
+			r.Become(sb.ID, hostapi.StatusRunning)
 		})
 	}
-	r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
+	r.Become(sb.ID, hostapi.StatusFailed)
 	for name, call := range forks {
 		if e := testplane.Want(t, call(t.Context(), testplane.Caller, sb.ID), apierror.ENotFound, "sandbox not found or not running"); e.Detail == "" {
 			t.Errorf("%s: no detail", name)

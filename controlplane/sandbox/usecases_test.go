@@ -274,9 +274,9 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 		testplane.Want(t, run(testplane.Caller, id), apierror.ENotFound, "not found")
 	}
 	testplane.Want(t, run(core.Caller{WorkspaceID: "other"}, sb.ID), apierror.ENotFound, "not found")
-	r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxPaused })
+	r.Become(sb.ID, hostapi.StatusPaused)
 	testplane.Want(t, run(testplane.Caller, sb.ID), apierror.EConflict, "sandbox not running (paused or hibernated) — resume/wake it first")
-	r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxRunning })
+	r.Become(sb.ID, hostapi.StatusRunning)
 	for code, c := range map[hostapi.Code]struct {
 		code    apierror.Code
 		message string
@@ -301,7 +301,7 @@ func TestExecWhereThereIsNothingToExecIn(t *testing.T) {
 	r.H1.SetFault(func(context.Context, fakehost.Call) error { return fakehost.ErrDrop })
 	testplane.Want(t, run(testplane.Caller, sb.ID), apierror.EBadGateway, "agent unreachable")
 	r.H1.SetFault(nil)
-	r.Change(sb.ID, func(s *record.Sandbox) { s.Status = record.SandboxFailed })
+	r.Become(sb.ID, hostapi.StatusFailed)
 	testplane.Want(t, run(testplane.Caller, sb.ID), apierror.ENotFound, "sandbox not found or not running")
 }
 

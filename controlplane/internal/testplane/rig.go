@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/template"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -59,6 +60,17 @@ func (r *Rig) Must(t *testing.T, in api.CreateSandbox) api.Sandbox {
 		t.Fatal(err)
 	}
 	return sb
+}
+
+// Become changes a sandbox's status on the first host and waits until its record says so: the
+// next heartbeat would undo a change of the record alone.
+func (r *Rig) Become(id string, status hostapi.Status) {
+	r.t.Helper()
+	r.H1.Become(id, status)
+	testcluster.Await(r.t, "a sandbox that is "+string(status), func() bool {
+		s, _ := r.Sandbox(id)
+		return string(s.Status) == string(status)
+	})
 }
 
 // Change edits a sandbox's row directly.
