@@ -30,6 +30,7 @@ const (
 	PathLogs     = "/v1/logs"     // GET ?stream=&tail=&follow= → the start command's output, one LogLine a line
 	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: stops the workload's processes until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
+	PathCommands = "/v1/commands" // the guest's own commands; see command.go
 )
 
 // Upgrade is the value of the Upgrade header on PathExec.
