@@ -354,6 +354,33 @@ export interface CloneDatabase {
   target_time?: string;
 }
 
+export interface CommandExit {
+  duration_ms: number;
+  exit_code: number;
+  offset: number;
+  timed_out: boolean;
+}
+
+export interface CommandGap {
+  offset: number;
+}
+
+export interface CommandInput {
+  data?: string;
+  encoding?: string;
+  eof?: boolean;
+}
+
+export interface CommandOutput {
+  data: string;
+  offset: number;
+  encoding?: string;
+}
+
+export interface CommandSignal {
+  signal: string;
+}
+
 /** CreateApp is the body of POST /v1/apps. It stores the settings and builds nothing. */
 export interface CreateApp {
   name: string;
@@ -1551,6 +1578,19 @@ export interface Sandbox {
   /** as requested */
   ttl_seconds: number | null;
   volumes: VolumeMount[];
+}
+
+export interface SandboxCommand {
+  cmd: string | string[];
+  /** (RFC 3339) */
+  ended_at: string | null;
+  exit_code: number | null;
+  id: string;
+  output_bytes: number;
+  /** (RFC 3339) */
+  started_at: string;
+  status: string;
+  timed_out: boolean;
 }
 
 /** SandboxMetrics is one row of GET /v1/metrics/sandboxes: one template in one bucket of time. */

@@ -688,6 +688,53 @@ class CloneDatabase:
 
 
 @dataclass(slots=True, kw_only=True)
+class CommandExit:
+    duration_ms: int
+    exit_code: int
+    offset: int
+    timed_out: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandGap:
+    offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandInput:
+    data: str | None = None
+    encoding: str | None = None
+    eof: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        if self.data is not None:
+            out["data"] = self.data
+        if self.encoding is not None:
+            out["encoding"] = self.encoding
+        if self.eof is not None:
+            out["eof"] = self.eof
+        return out
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandOutput:
+    data: str
+    offset: int
+    encoding: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandSignal:
+    signal: str
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        out["signal"] = self.signal
+        return out
+
+
+@dataclass(slots=True, kw_only=True)
 class CreateApp:
     """CreateApp is the body of POST /v1/apps. It stores the settings and builds nothing."""
 
@@ -3058,6 +3105,31 @@ class Sandbox:
             template=raw["template"],
             ttl_seconds=raw["ttl_seconds"],
             volumes=[VolumeMount.from_json(e) for e in raw["volumes"]],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class SandboxCommand:
+    cmd: str | list[str]
+    ended_at: datetime | None
+    exit_code: int | None
+    id: str
+    output_bytes: int
+    started_at: datetime
+    status: str
+    timed_out: bool
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> SandboxCommand:
+        return cls(
+            cmd=raw["cmd"],
+            ended_at=None if (v := raw["ended_at"]) is None else datetime.fromisoformat(v),
+            exit_code=raw["exit_code"],
+            id=raw["id"],
+            output_bytes=raw["output_bytes"],
+            started_at=datetime.fromisoformat(raw["started_at"]),
+            status=raw["status"],
+            timed_out=raw["timed_out"],
         )
 
 
