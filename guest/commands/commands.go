@@ -135,6 +135,17 @@ func (t *Table) file() (*os.File, error) {
 
 // begin starts the process. A program that cannot be run ends as in a shell.
 func (t *Table) begin(ctx context.Context, c *Command, req *guestapi.StartCommand, spec proc.Spec) error {
+	// Before it is started: what is refused must have had no effect.
+	if !t.take(int64(len(req.Stdin))) {
+		return &files.Refusal{Status: http.StatusTooManyRequests, Text: TextFull, Detail: "other commands have not read theirs yet"}
+	}
+	c.queue, c.queued, c.open = req.Stdin, int64(len(req.Stdin)), req.OpenStdin
+	running := false
+	defer func() {
+		if !running {
+			c.drop()
+		}
+	}()
 	leave, ok := t.cfg.Freezer.Enter(ctx.Done())
 	if !ok {
 		return context.Cause(ctx)
@@ -155,15 +166,7 @@ func (t *Table) begin(ctx context.Context, c *Command, req *guestapi.StartComman
 	}
 	c.process = process
 	c.first = c.Info()
-	c.open = true
-	if len(req.Stdin) > 0 || !req.OpenStdin {
-		if err := c.Input(req.Stdin, !req.OpenStdin); err != nil {
-			// There is too much input of other commands. Nobody knows of this one yet.
-			process.Kill()
-			process.Run(func(guestapi.FrameType, []byte) error { return nil })
-			return err
-		}
-	}
+	running = true
 	c.output.hold()
 	go c.run()
 	return nil

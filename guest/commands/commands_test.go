@@ -35,9 +35,11 @@ func newTable(t *testing.T) *Table {
 				t.Error(err)
 			}
 		}
-		if table.held != 0 {
-			t.Errorf("%d bytes of input are held", table.held)
-		}
+		await(t, func() bool { // input that nobody will read is forgotten
+			table.mu.Lock()
+			defer table.mu.Unlock()
+			return table.held == 0
+		})
 	})
 	return table
 }
@@ -164,6 +166,28 @@ func TestInputThatNobodyReadsIsBounded(t *testing.T) {
 	refused(t, err, http.StatusTooManyRequests, TextFull)
 	if taken > 2 {
 		t.Errorf("%d times the most was taken", taken)
+	}
+}
+
+func TestInputThatDoesNotFitStartsNothing(t *testing.T) {
+	table := newTable(t)
+	full := request("sleep 1000")
+	full.Stdin = make([]byte, guestapi.MaxInput)
+	var err error
+	for range guestapi.MaxHeldInput/guestapi.MaxInput + 2 {
+		if _, err = begin(t, table, full); err != nil {
+			break
+		}
+	}
+	refused(t, err, http.StatusTooManyRequests, TextFull)
+	before := len(table.List())
+	mark := filepath.Join(t.TempDir(), "mark")
+	late := request("touch " + mark)
+	late.Stdin = full.Stdin
+	_, err = begin(t, table, late)
+	refused(t, err, http.StatusTooManyRequests, TextFull)
+	if _, err := os.Stat(mark); err == nil || len(table.List()) != before {
+		t.Error("it was started")
 	}
 }
 
