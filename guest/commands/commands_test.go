@@ -108,6 +108,7 @@ func TestCommandRunsWithoutACaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	await(t, func() bool { return c.Info().OutputBytes == 4 }) // the streams are read each for itself
 	if err := c.Input([]byte("this\n"), false); err != nil {
 		t.Fatal(err)
 	}
@@ -369,9 +370,13 @@ func TestCommandsAreBounded(t *testing.T) {
 func TestFloodKeepsItsEnd(t *testing.T) {
 	table := newTable(t)
 	const lines = 2_000_000
-	c := started(t, table, request("seq "+strconv.Itoa(lines)+"; echo end >&2"))
+	c := started(t, table, request("seq "+strconv.Itoa(lines)+"; read line; echo end >&2"))
 	var gap guestapi.CommandOutput
 	var got []byte
+	await(t, func() bool { return c.Info().OutputBytes == 14_888_896 }) // all of the numbers
+	if err := c.Input([]byte("\n"), true); err != nil {
+		t.Fatal(err)
+	}
 	<-c.over
 	err := c.Output(t.Context(), 0, false, func(o guestapi.CommandOutput) error {
 		if o.Stream == guestapi.StreamGap {
