@@ -87,7 +87,7 @@ func TestManagedSandboxesAreRefusedOnEveryRoute(t *testing.T) {
 		if !ok {
 			continue
 		}
-		target := server.URL + "/v1/sandboxes/" + sb.ID + strings.ReplaceAll(rest, "{lang}", "python") + "?path=/etc/passwd&port=80"
+		target := server.URL + "/v1/sandboxes/" + sb.ID + strings.NewReplacer("{lang}", "python", "{cid}", "cmd-1").Replace(rest) + "?path=/etc/passwd&port=80"
 		var resp *http.Response
 		var body string
 		if sockets[rt.path] {

@@ -60,7 +60,7 @@ func TestScripts(t *testing.T) {
 			p := &plane{dir: env.WorkDir}
 			registry := prometheus.NewRegistry()
 			h, err := httpapi.New(httpapi.Config{
-				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
+				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p, guest: planeTable(filepath.Join(p.dir, "outputs"))}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
 				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
 				Templates: planeTemplates{}, Databases: &planeDatabases{plane: p}, Metrics: planeMetrics{}, Broker: planeBroker{}, Webhooks: &planeWebhooks{}, Apps: &planeApps{plane: p}, Domains: &planeDomains{plane: p},
 				Functions: &planeFunctions{}, Invoke: invokePlane,
@@ -92,7 +92,7 @@ func TestScripts(t *testing.T) {
 
 // creates are the paths of what would be made twice if a call was sent again.
 var creates = regexp.MustCompile(`^/v1/(sandboxes|volumes|databases|apps|functions|templates/build|webhooks/endpoints|` +
-	`sandboxes/[^/]+/(snapshots|fork|fork-tree)|databases/[^/]+/clone|apps/[^/]+/(deploys|rollback|domains))$`)
+	`sandboxes/[^/]+/(snapshots|fork|fork-tree|commands)|databases/[^/]+/clone|apps/[^/]+/(deploys|rollback|domains))$`)
 
 // keyed refuses creates without an idempotency key: the client does not repeat them
 // when a replica goes away.
@@ -268,7 +268,7 @@ func (p *plane) Delete(_ context.Context, _ core.Caller, id string) error {
 }
 
 func (p planeCommands) Exec(ctx context.Context, _ core.Caller, id string, in api.Exec) (api.ExecResult, error) {
-	if _, err := p.Get(ctx, core.Caller{}, id); err != nil {
+	if _, err := p.plane.Get(ctx, core.Caller{}, id); err != nil {
 		return api.ExecResult{}, err
 	}
 	argv := in.Cmd.Argv

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/guest/commands"
 )
 
 // The plane's features besides sandboxes: transitions, forks, volumes, and files,
@@ -26,9 +27,10 @@ import (
 type (
 	planeMoves    struct{ *plane }
 	planeForks    struct{ *plane }
-	planeCommands struct { // not used by any script
-		httpapi.Commands
+	planeCommands struct {
+		httpapi.Commands // what no script uses
 		*plane
+		guest *commands.Table
 	}
 	planeFiles struct {
 		httpapi.Files

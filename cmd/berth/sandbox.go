@@ -19,7 +19,7 @@ func (a *app) sandbox() *cobra.Command {
 	g := group("sandbox", "Create sandboxes and run commands in them",
 		`A sandbox is a microVM created from a template. Its id is a credential: anyone
 who has it can reach the sandbox's public ports through its preview URL.`,
-		a.sandboxCreate(), a.sandboxList(), a.sandboxGet(), a.sandboxExec(), a.sandboxRemove())
+		a.sandboxCreate(), a.sandboxList(), a.sandboxGet(), a.sandboxExec(), a.sandboxCommand(), a.sandboxRemove())
 	g.Aliases = []string{"sandboxes", "sb"}
 	return g
 }

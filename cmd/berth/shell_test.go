@@ -43,7 +43,7 @@ type planeProcess struct {
 }
 
 func (p planeCommands) Stream(ctx context.Context, c core.Caller, id string, in api.Exec, _ bool) (sandbox.Process, error) {
-	if _, err := p.Get(ctx, c, id); err != nil {
+	if _, err := p.plane.Get(ctx, c, id); err != nil {
 		return nil, err
 	}
 	return &planeProcess{run: func() (api.ExecResult, error) { return p.Exec(ctx, c, id, in) }}, nil

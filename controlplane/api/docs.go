@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-//go:embed admin.go api.go app.go audit.go broker.go database.go domain.go errors.go files.go function.go githost.go identity.go lifecycle.go metrics.go org.go patch.go resourceusage.go sandbox.go template.go traffic.go usage.go webhook.go
+//go:embed admin.go api.go app.go audit.go broker.go commands.go database.go domain.go errors.go files.go function.go githost.go identity.go lifecycle.go metrics.go org.go patch.go resourceusage.go sandbox.go template.go traffic.go usage.go webhook.go
 var source embed.FS
 
 // Docs returns the comments on this package's types, under "Type", and on their

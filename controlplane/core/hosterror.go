@@ -94,9 +94,14 @@ func guestSays(refusal *hostapi.Error, err error) error {
 		http.StatusConflict: apierror.EConflict, http.StatusRequestEntityTooLarge: apierror.ETooLarge,
 		http.StatusRequestedRangeNotSatisfiable: apierror.ERange, http.StatusUnprocessableEntity: apierror.EUnprocessable,
 		http.StatusTooManyRequests: apierror.ERateLimited, http.StatusInsufficientStorage: apierror.EInsufficient,
+		http.StatusNotImplemented: apierror.ENotImplemented,
 	}[refusal.HTTPStatus]
 	if !ok {
 		return apierror.Unreachable("the sandbox answered: "+refusal.Message, err)
 	}
-	return &apierror.Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
+	e := &apierror.Error{Code: code, Message: refusal.Message, Detail: refusal.Detail, ContentRange: refusal.ContentRange, Err: err}
+	if code == apierror.ERateLimited {
+		e.RetryAfter = time.Second
+	}
+	return e
 }

@@ -33,7 +33,7 @@ var told = map[string]bool{
 // untold are the deletes of tenants that destroy no resource, or what a narrow key can make
 // and delete without end, so that it could push everything else out of the log.
 var untold = map[string]bool{
-	"removeFile": true, "removePort": true,
+	"removeFile": true, "removePort": true, "deleteCommand": true,
 	"deleteAppEnv": true, "deleteFunctionEnv": true, "deletePreviewVariable": true,
 }
 

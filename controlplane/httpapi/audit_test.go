@@ -17,7 +17,7 @@ import (
 // quiet are the requests that change something, and that the audit log does not tell. A
 // new route must be told, or be listed here.
 var quiet = map[string]bool{
-	"removeFile": true, "removePort": true, // of a sandbox's inside
+	"removeFile": true, "removePort": true, "deleteCommand": true, // of a sandbox's inside
 	"deleteAppEnv": true, "deleteFunctionEnv": true, "deletePreviewVariable": true, // can be made again without end
 }
 

@@ -90,10 +90,13 @@ type fakeStreams struct {
 
 // The parts of fakeStreams by their subject.
 type (
-	fakeCommands struct{ *fakeStreams }
-	fakeFiles    struct{ *fakeStreams }
-	fakeLogs     struct{ *fakeStreams }
-	fakePorts    struct {
+	fakeCommands struct {
+		*fakeStreams
+		Detached
+	}
+	fakeFiles struct{ *fakeStreams }
+	fakeLogs  struct{ *fakeStreams }
+	fakePorts struct {
 		Ports
 		*fakeStreams
 	}
@@ -182,6 +185,45 @@ func (f fakePorts) Add(_ context.Context, _ core.Caller, _ string, in api.AddPor
 
 func (f fakePorts) Remove(_ context.Context, _ core.Caller, _ string, port int) error {
 	return f.delPort(port)
+}
+
+// fakeDetached answers with what a test has set.
+type fakeDetached struct {
+	start  func(in api.Exec, i core.Idempotency) (api.SandboxCommand, error)
+	list   func() ([]api.SandboxCommand, error)
+	get    func(command string) (api.SandboxCommand, error)
+	remove func(command string) error
+	write  func(command string, data []byte, eof bool) error
+	signal func(command, name string) error
+	output func(command string, since int64, follow bool) (core.Follower[sandbox.CommandPiece], error)
+}
+
+func (f *fakeDetached) Start(_ context.Context, _ core.Caller, _ string, in api.Exec, i core.Idempotency) (api.SandboxCommand, error) {
+	return f.start(in, i)
+}
+
+func (f *fakeDetached) List(context.Context, core.Caller, string) ([]api.SandboxCommand, error) {
+	return f.list()
+}
+
+func (f *fakeDetached) Get(_ context.Context, _ core.Caller, _, command string) (api.SandboxCommand, error) {
+	return f.get(command)
+}
+
+func (f *fakeDetached) Delete(_ context.Context, _ core.Caller, _, command string) error {
+	return f.remove(command)
+}
+
+func (f *fakeDetached) Write(_ context.Context, _ core.Caller, _, command string, data []byte, eof bool) error {
+	return f.write(command, data, eof)
+}
+
+func (f *fakeDetached) Signal(_ context.Context, _ core.Caller, _, command, name string) error {
+	return f.signal(command, name)
+}
+
+func (f *fakeDetached) Output(_ context.Context, _ core.Caller, _, command string, since int64, follow bool) (core.Follower[sandbox.CommandPiece], error) {
+	return f.output(command, since, follow)
 }
 
 // fakeAudit remembers what it was to record. Its lists have what a test has set.

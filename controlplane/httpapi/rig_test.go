@@ -272,6 +272,7 @@ type rig struct {
 	cluster   *fakeCluster
 	lifecycle *fakeLifecycle
 	streams   *fakeStreams
+	detached  *fakeDetached
 	forks     *fakeForks
 	volumes   *fakeVolumes
 	templates *fakeTemplates
@@ -291,13 +292,13 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	t.Helper()
 	r := &rig{
 		t: t, sandboxes: &fakeSandboxes{}, identity: &fakeIdentity{}, cluster: &fakeCluster{status: api.RaftStatus{Peers: []api.RaftPeer{}}},
-		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{}, databases: &fakeDatabases{}, broker: &fakeBroker{}, webhooks: &fakeWebhooks{}, apps: &fakeApps{},
+		lifecycle: &fakeLifecycle{}, streams: &fakeStreams{}, detached: &fakeDetached{}, forks: &fakeForks{}, volumes: &fakeVolumes{}, templates: &fakeTemplates{}, databases: &fakeDatabases{}, broker: &fakeBroker{}, webhooks: &fakeWebhooks{}, apps: &fakeApps{},
 		functions: &fakeFunctions{fakeApps: &fakeApps{}},
 		githosts:  &fakeGitHosts{},
 		registry:  prometheus.NewRegistry(), log: &logBuffer{},
 	}
 	cfg := Config{
-		Sandboxes: r.sandboxes, Lifecycle: r.lifecycle, Commands: fakeCommands{r.streams}, Files: fakeFiles{r.streams}, Logs: fakeLogs{r.streams},
+		Sandboxes: r.sandboxes, Lifecycle: r.lifecycle, Commands: fakeCommands{r.streams, r.detached}, Files: fakeFiles{r.streams}, Logs: fakeLogs{r.streams},
 		Ports: fakePorts{fakeStreams: r.streams}, Inputs: r.streams, Snapshots: r.forks, Forks: r.forks, Volumes: r.volumes, Templates: r.templates, Databases: r.databases, Broker: r.broker, Webhooks: r.webhooks, Apps: r.apps, Domains: struct{ AppDomains }{},
 		Functions: r.functions,
 		GitHosts:  r.githosts,

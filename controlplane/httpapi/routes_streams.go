@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -19,6 +20,7 @@ type Commands interface {
 	Stream(ctx context.Context, c core.Caller, id string, in api.Exec, openStdin bool) (sandbox.Process, error)
 	OpenTerminal(ctx context.Context, c core.Caller, id string, in sandbox.Terminal) (sandbox.Process, error)
 	LanguageServer(ctx context.Context, c core.Caller, id, lang string) (sandbox.Process, error)
+	Detached
 }
 
 // Files are the use cases of a sandbox's file system.
@@ -86,7 +88,7 @@ func refusals(code apierror.Code, messages ...string) []apierror.Error {
 
 // streamRoutes are the routes of streams, files, logs, events and ports.
 func streamRoutes() []route {
-	return append(append(processRoutes(), fileRoutes()...), append(logRoutes(), portRoutes()...)...)
+	return slices.Concat(processRoutes(), commandRoutes(), fileRoutes(), logRoutes(), portRoutes())
 }
 
 const bySubprotocol = " A browser, which can set no header on a WebSocket, offers the subprotocols `berth.v1` and `bearer.<credential>`."

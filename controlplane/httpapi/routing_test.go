@@ -50,6 +50,8 @@ func TestWhatMayBeRepeatedAndWhoAnswers(t *testing.T) {
 		{"POST", "/v1/templates/build", key, true, false},
 		{"POST", "/v1/sandboxes/x/exec", key, false, false},
 		{"POST", "/v1/sandboxes/x/exec/stream", key, false, false},
+		{"POST", "/v1/sandboxes/x/commands", key, true, false},
+		{"POST", "/v1/sandboxes/x/commands/y/input", key, false, false},
 		{"PUT", "/v1/sandboxes/x/fs?path=/a", nil, false, false},
 		{"DELETE", "/v1/sandboxes/x", nil, false, false},
 		{"POST", "/v1/sandboxes/x/hibernate", key, false, false},
@@ -87,7 +89,7 @@ var (
 		"buildTemplate", "cloneDatabase", "createApp", "createAppDomain", "createDatabase", "createFunction",
 		"createJoinToken", "createOrg", "createSandbox", "createSnapshot", "createToken", "createVolume",
 		"createWebhookEndpoint", "createWorkspace", "createWorkspaceToken", "deployApp", "deployFunction",
-		"forkSandbox", "forkTree", "inviteMember", "rollbackApp", "rollbackFunction",
+		"forkSandbox", "forkTree", "inviteMember", "rollbackApp", "rollbackFunction", "startCommand",
 	}
 )
 

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/guest/commands"
 	"github.com/berth-cloud/berth/guest/disks"
 	"github.com/berth-cloud/berth/guest/guestapi"
 	"github.com/berth-cloud/berth/guest/identity"
@@ -41,6 +43,7 @@ type Config struct {
 	Guest    Guest
 	Spec     guestapi.BootSpec
 	StartLog string // path of the start command's output
+	Outputs  string // directory of what keeps the output of commands; default commands.Dir
 	Groups   proc.Groups
 	Freezer  *proc.Freezer
 	PowerOff func() error
@@ -59,6 +62,7 @@ type Server struct {
 	listener net.Listener
 	disks    *disks.Guest
 	tunnels  tunnels
+	commands *commands.Table
 
 	identityMu sync.Mutex // one identity at a time
 	current    incarnation
@@ -87,6 +91,7 @@ func New(cfg Config) (*Server, error) {
 	return &Server{
 		cfg: cfg, listener: listener, generation: last.Generation, env: last.Env,
 		disks: disks.NewGuest(), execs: map[*session]struct{}{},
+		commands: commands.New(commands.Config{Groups: cfg.Groups, Freezer: cfg.Freezer, Dir: cmp.Or(cfg.Outputs, commands.Dir)}),
 	}, nil
 }
 
@@ -148,6 +153,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST "+guestapi.PathFSDir, s.onFiles(s.makeDir))
 	mux.HandleFunc("GET "+guestapi.PathLogs, s.logs)
 	mux.HandleFunc("GET "+guestapi.PathPorts, s.ports)
+	s.commandRoutes(mux)
 	mux.HandleFunc("POST "+guestapi.PathFreeze, s.freeze)
 	mux.HandleFunc("POST "+guestapi.PathMounts, s.mount)
 	mux.HandleFunc("POST "+guestapi.PathConnect, s.connect)

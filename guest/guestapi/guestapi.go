@@ -31,6 +31,7 @@ const (
 	PathFreeze   = "/v1/freeze"   // POST Freeze → Frozen: stops the workload's processes until the next identity
 	PathMounts   = "/v1/mounts"   // POST Mount → 204 once it is mounted
 	PathConnect  = "/v1/connect"  // POST ?port= → 101 and the bytes of a connection to that port of one of Loopback
+	PathCommands = "/v1/commands" // the guest's own commands; see command.go
 )
 
 // Upgrade is the value of the Upgrade header on PathExec.

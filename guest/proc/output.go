@@ -37,11 +37,10 @@ func (p *Process) Run(sink Sink) guestapi.ExecExit {
 	var exit guestapi.ExecExit
 	var timedOut atomic.Bool
 	if p.spec.Timeout > 0 {
-		timer := time.AfterFunc(time.Until(p.started.Add(p.spec.Timeout)), func() {
+		defer after(p.spec.Timeout, func() {
 			timedOut.Store(true)
 			p.Kill()
-		})
-		defer timer.Stop()
+		})()
 	}
 	var pumps sync.WaitGroup
 	var truncated atomic.Bool
@@ -71,6 +70,31 @@ func (p *Process) Run(sink Sink) guestapi.ExecExit {
 	// A command that ended by itself in the instant of its time-out did not time out.
 	exit.TimedOut = timedOut.Load() && status.Signaled()
 	return exit
+}
+
+// timeTick is the unit in which a time-out is counted.
+const timeTick = time.Second
+
+// after calls f once d has passed, unless stop is called before. It counts ticks: where
+// the guest's clock is KVM's, that jumps, when a saved guest goes on, by all the time
+// since. A timer would end then, although the command has not run meanwhile; a jump costs
+// one tick.
+func after(d time.Duration, f func()) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for left := d; left > 0; left -= timeTick {
+			timer := time.NewTimer(min(left, timeTick))
+			select {
+			case <-timer.C:
+			case <-quit:
+				timer.Stop()
+				return
+			}
+		}
+		f()
+	}()
+	return func() { close(quit); <-done }
 }
 
 // pump passes one stream on until its end, or until the read deadline that is

@@ -186,6 +186,9 @@ func (b *relayedBody) Close() error {
 	return err
 }
 
+// errNoRoute means that the agent does not know the route: it is older than it.
+var errNoRoute = errors.New("it does not know the route")
+
 func asRefusal(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
@@ -193,7 +196,11 @@ func asRefusal(resp *http.Response) error {
 		return refusedRange(resp)
 	}
 	var e guestapi.Error
-	if json.Unmarshal(raw, &e) != nil || e.Error == "" {
+	switch {
+	case json.Unmarshal(raw, &e) == nil && e.Error != "":
+	case resp.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%w: %w", hosterr.ErrGuest, errNoRoute)
+	default:
 		return fmt.Errorf("%w: it answered %s", hosterr.ErrGuest, resp.Status)
 	}
 	return &Refusal{Status: resp.StatusCode, Message: e.Error, Detail: e.Detail}

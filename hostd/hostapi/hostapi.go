@@ -16,6 +16,8 @@ const (
 	// DELETE {id}?generation=N → 204, also when it is already gone; PATCH {id} BoxUpdate → Box;
 	// POST {id}/pause, /resume, /hibernate, /wake, /restart → Box;
 	// POST {id}/exec ExecRequest → ExecResult; POST {id}/exec/stream ExecStream → 101 UpgradeFrames;
+	// POST {id}/commands StartCommand → Command; GET {id}/commands → []Command; GET, DELETE {id}/commands/{command};
+	// GET {id}/commands/{command}/output?since=&follow= → server-sent events; POST {id}/commands/{command}/input, /signal → 204;
 	// GET, PUT, DELETE {id}/fs?path=, GET {id}/fs/stat, GET and POST {id}/fs/dir: as guestd answers them;
 	// GET {id}/logs?stream=&tail=&follow= → text or, with follow, server-sent events;
 	// GET {id}/stats?history= → BoxStats;

@@ -78,7 +78,7 @@ func (sameGuest) Last() (identity.Last, error) { return identity.Last{}, nil }
 
 func startAgent(t *testing.T) string {
 	a, err := agent.New(agent.Config{
-		Version: "test", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Guest: sameGuest{}, Log: slog.New(slog.DiscardHandler),
+		Version: "test", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Guest: sameGuest{}, Outputs: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 	served := make(chan error, 1)

@@ -168,6 +168,7 @@ func (s *Server) handler() http.Handler {
 	}
 	route("GET "+hostapi.PathInfo, func(*http.Request) (any, error) { return s.cfg.Info(), nil })
 	s.boxRoutes(route)
+	s.commandRoutes(route)
 	s.objectRoutes(route)
 	s.databaseRoutes(route)
 	s.usageRoutes(route)

@@ -27,6 +27,7 @@ type Guests interface {
 	Ports(ctx context.Context, id string) ([]hostapi.Port, error)
 	StartLogs(ctx context.Context, id, stream string, tail int, follow bool, out guestio.Lines) error
 	ConsoleLogs(ctx context.Context, id string, tail int, follow bool, out guestio.Lines) error
+	Commands
 }
 
 // streamRoutes are those whose bodies are not one small JSON value.
@@ -51,6 +52,7 @@ func (s *Server) streamRoutes(route func(string, func(http.ResponseWriter, *http
 	guest("GET "+boxPath+"/fs/dir", s.files(guestapi.PathFSDir))
 	guest("POST "+boxPath+"/fs/dir", s.files(guestapi.PathFSDir))
 	guest("GET "+boxPath+"/logs", s.boxLogs)
+	guest("GET "+commandPath+"/output", s.commandOutput)
 	route("GET "+boxPath+"/events", s.events)
 	route("GET "+hostapi.PathBuilds+"/{id}/logs", s.buildLogs)
 }

@@ -14,7 +14,7 @@ import pytest
 from websockets.sync.server import ServerConnection, serve
 
 import berth_client as berth
-from berth_client import AsyncBerth, Berth, Exit, Sandbox, Stderr, Stdout
+from berth_client import AsyncBerth, Berth, Exit, Gap, Sandbox, Stderr, Stdout
 from berth_client._sse import Decoder
 
 from .fake import SANDBOX, Answer, Asked, Fake
@@ -99,6 +99,70 @@ def test_check_says_what_the_command_said(fake: Fake, sandbox: Sandbox) -> None:
     assert sandbox.exec("make").stdout_bytes == b"\xff"
     with pytest.raises(berth.CommandFailed, match="ended with code 2: no rule"):
         sandbox.exec("make", check=True)
+
+
+COMMAND = {
+    "id": "cmd-1",
+    "cmd": "make",
+    "status": "running",
+    "exit_code": None,
+    "timed_out": False,
+    "started_at": "2026-11-20T13:05:09.412Z",
+    "ended_at": None,
+    "output_bytes": 3,
+}
+ENDED = {**COMMAND, "status": "exited", "exit_code": 3, "ended_at": "2026-11-20T13:05:10.412Z"}
+
+
+def test_a_detached_command(fake: Fake, sandbox: Sandbox, hasty: list[float]) -> None:
+    fake.say(Answer(201, COMMAND))
+    command = sandbox.commands.start("make", cwd="/src", idempotency_key="k")
+    assert (command.id, command.status, command.exit_code) == ("cmd-1", "running", None)
+    assert fake.asked[0].json == {"cmd": "make", "cwd": "/src"}
+
+    fake.asked.clear()
+    fake.say(
+        Answer(chunks=[sse("gap", {"offset": 4}), sse("stdout", {"data": "hé", "offset": 4})], cut=True),
+        Answer(200, SANDBOX),
+        Answer(chunks=[sse("stderr", {"data": "/w==", "encoding": "base64", "offset": 7})]),
+        Answer(200, SANDBOX),
+        Answer(chunks=[sse("exit", {"exit_code": 3, "duration_ms": 7, "timed_out": False, "offset": 8})]),
+    )
+    assert list(command.follow()) == [Gap(4), Stdout("hé".encode(), 4), Stderr(b"\xff", 7), Exit(3, 7, False)]
+    queries = [a.path.partition("?")[2] for a in fake.asked if "/output" in a.path]
+    assert queries == ["follow=true&since=0", "follow=true&since=7", "follow=true&since=8"]
+
+    fake.say(
+        Answer(200, COMMAND),
+        Answer(chunks=[sse("stdout", {"data": "x", "offset": 3}), sse("exit", {"exit_code": 3, "duration_ms": 7})]),
+        Answer(200, ENDED),
+    )
+    assert command.wait() == Exit(3, 7)
+    assert (command.status, command.exit_code) == ("exited", 3)
+
+    fake.asked.clear()
+    fake.say(Answer(204), Answer(204), Answer(204), Answer(204), Answer(200, [COMMAND]))
+    command.input("yes\n")
+    command.input(b"\xff", eof=True)
+    command.signal("INT")
+    command.delete()
+    assert [c.id for c in sandbox.commands.list()] == ["cmd-1"]
+    assert [a.json for a in fake.asked[:3]] == [
+        {"data": "yes\n", "eof": False},
+        {"data": "/w==", "encoding": "base64", "eof": True},
+        {"signal": "INT"},
+    ]
+
+
+def test_who_only_listens_does_not_wake_a_sandbox(fake: Fake, sandbox: Sandbox, hasty: list[float]) -> None:
+    fake.say(Answer(200, COMMAND))
+    command = sandbox.commands.get("cmd-1")
+    fake.say(
+        Answer(chunks=[sse("error", {"error": "agent unreachable"})]),
+        Answer(200, {**SANDBOX, "status": "hibernated"}),
+    )
+    with pytest.raises(berth.StreamBroken, match="the sandbox is hibernated"):
+        list(command.follow())
 
 
 def test_following_goes_on_where_it_was_cut(fake: Fake, sandbox: Sandbox, hasty: list[float]) -> None:

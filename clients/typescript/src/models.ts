@@ -354,6 +354,52 @@ export interface CloneDatabase {
   target_time?: string;
 }
 
+/** CommandExit is how a detached command ended: the data of the server-sent event exit. */
+export interface CommandExit {
+  duration_ms: number;
+  /** 128+n when signal n ended it */
+  exit_code: number;
+  /** of the end of the output */
+  offset: number;
+  timed_out: boolean;
+}
+
+/**
+ * CommandGap says that output which was asked for is not kept: the data of the server-sent event
+ * gap.
+ */
+export interface CommandGap {
+  /** where the output goes on */
+  offset: number;
+}
+
+/** CommandInput is the body of POST /v1/sandboxes/{id}/commands/{cid}/input. */
+export interface CommandInput {
+  data?: string;
+  /** "base64" if data is base64 */
+  encoding?: string;
+  /** nothing follows: the command reads the end of its input */
+  eof?: boolean;
+}
+
+/**
+ * CommandOutput is a piece of a detached command's output: the data of the server-sent events
+ * stdout and stderr.
+ */
+export interface CommandOutput {
+  data: string;
+  /** of its first byte, in the bytes of both streams */
+  offset: number;
+  /** "base64" if the bytes are not UTF-8 */
+  encoding?: string;
+}
+
+/** CommandSignal is the body of POST /v1/sandboxes/{id}/commands/{cid}/signal. */
+export interface CommandSignal {
+  /** a name such as INT, with or without SIG */
+  signal: string;
+}
+
 /** CreateApp is the body of POST /v1/apps. It stores the settings and builds nothing. */
 export interface CreateApp {
   name: string;
@@ -1551,6 +1597,28 @@ export interface Sandbox {
   /** as requested */
   ttl_seconds: number | null;
   volumes: VolumeMount[];
+}
+
+/**
+ * SandboxCommand is a detached command: it belongs to the sandbox and not to the request that
+ * started it.
+ */
+export interface SandboxCommand {
+  /** of a long one, its beginning */
+  cmd: string | string[];
+  /** null while it runs (RFC 3339) */
+  ended_at: string | null;
+  /** null while it runs; 128+n when signal n ended it */
+  exit_code: number | null;
+  id: string;
+  /** that it has written: the offset of what it writes next */
+  output_bytes: number;
+  /** (RFC 3339) */
+  started_at: string;
+  /** CommandStatus says whether a detached command has ended. */
+  status: string;
+  /** timeout_seconds passed and the process group was killed */
+  timed_out: boolean;
 }
 
 /** SandboxMetrics is one row of GET /v1/metrics/sandboxes: one template in one bucket of time. */

@@ -202,6 +202,23 @@ export function cloneDatabase(id: string, body: m.CloneDatabase, options: { idem
 }
 
 /**
+ * Read what a command has written, and what it writes. Server-sent events: `stdout` and `stderr`
+ * with a CommandOutput, `gap` with a CommandGap where what was asked for is not kept any more (the
+ * last 8 MiB are), and a last `exit` with a CommandExit once the command has ended, or `error` with
+ * an Error when the stream breaks off. The `id` of an event is the offset after it: pass it as
+ * `since`, or as Last-Event-ID, to go on from there. A client that reads slowly does not slow the
+ * command.
+ */
+export function commandOutput(id: string, cid: string, options: { since?: number | undefined } = {}): Stream {
+  return {
+    kind: "stream",
+    method: "GET",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}/output`,
+    query: { since: options.since },
+  };
+}
+
+/**
  * Get the URL at which a person connects GitHub to the workspace. Open it in a browser within 15
  * minutes, and install the GitHub App in the account that has the repositories.
  */
@@ -491,6 +508,15 @@ export function deleteAppEnv(id: string, key: string): Nothing {
   };
 }
 
+/** Kill a command with everything it started, and forget it. */
+export function deleteCommand(id: string, cid: string): Nothing {
+  return {
+    kind: "nothing",
+    method: "DELETE",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}`,
+  };
+}
+
 /** Delete a database and everything that it could be restored from. */
 export function deleteDatabase(id: string): Nothing {
   return {
@@ -769,6 +795,23 @@ export function followAppRequests(id: string, options: { tail?: number | undefin
 }
 
 /**
+ * Read what a command has written, and what it writes. Server-sent events: `stdout` and `stderr`
+ * with a CommandOutput, `gap` with a CommandGap where what was asked for is not kept any more (the
+ * last 8 MiB are), and a last `exit` with a CommandExit once the command has ended, or `error` with
+ * an Error when the stream breaks off. The `id` of an event is the offset after it: pass it as
+ * `since`, or as Last-Event-ID, to go on from there. A client that reads slowly does not slow the
+ * command.
+ */
+export function followCommandOutput(id: string, cid: string, options: { since?: number | undefined } = {}): Stream {
+  return {
+    kind: "stream",
+    method: "GET",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}/output`,
+    query: { follow: true, since: options.since },
+  };
+}
+
+/**
  * Read what a database's server has written. Text, or with `follow` server-sent events named
  * `stdout` or `stderr` with a LogLine.
  */
@@ -925,6 +968,15 @@ export function getBuild(id: string): Call<m.Build> {
     kind: "call",
     method: "GET",
     path: `/v1/builds/${q(id)}`,
+  };
+}
+
+/** Read one command. */
+export function getCommand(id: string, cid: string): Call<m.SandboxCommand> {
+  return {
+    kind: "call",
+    method: "GET",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}`,
   };
 }
 
@@ -1191,6 +1243,18 @@ export function listBuilds(name: string, options: { limit?: number | undefined; 
     method: "GET",
     path: `/v1/templates/${q(name)}/builds`,
     query: { limit: options.limit, cursor: options.cursor },
+  };
+}
+
+/**
+ * List the commands that run and the last 100 that have ended, newest first. Wakes a hibernated
+ * sandbox, whose commands are in its memory, as all routes of commands do.
+ */
+export function listCommands(id: string): Call<m.SandboxCommand[]> {
+  return {
+    kind: "call",
+    method: "GET",
+    path: `/v1/sandboxes/${q(id)}/commands`,
   };
 }
 
@@ -1990,6 +2054,35 @@ export function setCurrentOrg(body: m.SetCurrentOrg): Call<m.Me> {
   };
 }
 
+/** Signal a command's process group. */
+export function signalCommand(id: string, cid: string, body: m.CommandSignal): Nothing {
+  return {
+    kind: "nothing",
+    method: "POST",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}/signal`,
+    json: body,
+  };
+}
+
+/**
+ * Start a command that belongs to the sandbox. Answers once the command has started. It goes on
+ * without its caller, through hibernate and wake, and in each child of a fork that keeps memory. It
+ * has no time-out unless `timeout_seconds` is given; time asleep does not count. Its input stays
+ * open, unless `stdin` is given, which is then all of it. A program that is not there ends with
+ * exit code 127. At most 64 run at once; of those that have ended the last 100 are kept, and their
+ * Idempotency-Keys as long.
+ */
+export function startCommand(id: string, body: m.Exec, options: { idempotencyKey?: string | undefined } = {}): Call<m.SandboxCommand> {
+  return {
+    kind: "call",
+    method: "POST",
+    path: `/v1/sandboxes/${q(id)}/commands`,
+    json: body,
+    idempotent: true,
+    idempotencyKey: options.idempotencyKey,
+  };
+}
+
 /** Describe a file, a directory or a link. */
 export function statFile(id: string, options: { path: string }): Call<m.FileStat> {
   return {
@@ -2129,6 +2222,19 @@ export function workspaceUsage(id: string, options: { month?: string | undefined
     method: "GET",
     path: `/v1/admin/workspaces/${q(id)}/usage`,
     query: { month: options.month, format: options.format },
+  };
+}
+
+/**
+ * Write to a command's input. Answers once the input is queued: all of it, or nothing. At most 1
+ * MiB waits for a command that does not read it.
+ */
+export function writeCommand(id: string, cid: string, body: m.CommandInput): Nothing {
+  return {
+    kind: "nothing",
+    method: "POST",
+    path: `/v1/sandboxes/${q(id)}/commands/${q(cid)}/input`,
+    json: body,
   };
 }
 

@@ -1,4 +1,5 @@
 // One sandbox and its forks.
+import { Commands } from "./commands.js";
 import { NotFound } from "./errors.js";
 import { Files } from "./files.js";
 import type * as m from "./models.js";
@@ -6,16 +7,9 @@ import * as op from "./operations.js";
 import { LanguageServer, Process, Pty } from "./sockets.js";
 import { bytes, eventFeed, execOutput, logFeed } from "./streams.js";
 import type { Transport } from "./transport.js";
-import { base64, collect, ExecResult, type Command, type LogLine, type Output } from "./types.js";
+import { collect, execOf, ExecResult, given, type Command, type ExecOptions, type LogLine, type Output } from "./types.js";
 
-/** How a command is run. */
-export interface ExecOptions {
-  cwd?: string;
-  env?: Record<string, string>;
-  user?: string;
-  stdin?: string | Uint8Array;
-  timeoutSeconds?: number;
-}
+export { given, type ExecOptions } from "./types.js";
 
 export type LogStream = "stdout" | "stderr" | "both" | "console";
 
@@ -28,6 +22,7 @@ const patience = 240;
 
 /** A microVM. With `await using` it is deleted at the end of the block. */
 export class Sandbox {
+  readonly commands: Commands;
   readonly files: Files;
   readonly ports: Ports;
 
@@ -36,6 +31,7 @@ export class Sandbox {
     /** Its last known record; see refresh. */
     public info: m.Sandbox,
   ) {
+    this.commands = new Commands(transport, info.id);
     this.files = new Files(transport, info.id);
     this.ports = new Ports(transport, info.id);
   }
@@ -286,15 +282,6 @@ export class Ports {
   }
 }
 
-type Given<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
-  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
-};
-
-/** Removes undefined members from an object. */
-export function given<T extends object>(all: T): Given<T> {
-  return Object.fromEntries(Object.entries(all).filter(([, v]) => v !== undefined)) as Given<T>;
-}
-
 async function gone(deleted: Promise<void>): Promise<void> {
   try {
     await deleted;
@@ -303,17 +290,4 @@ async function gone(deleted: Promise<void>): Promise<void> {
       throw e;
     }
   }
-}
-
-function execOf(cmd: Command, options: ExecOptions): m.Exec {
-  const { cwd, env, user, stdin, timeoutSeconds } = options;
-  return given({
-    cmd,
-    cwd,
-    env,
-    user,
-    stdin: typeof stdin === "string" ? stdin : undefined,
-    stdin_base64: stdin instanceof Uint8Array ? base64(stdin) : undefined,
-    timeout_seconds: timeoutSeconds,
-  });
 }

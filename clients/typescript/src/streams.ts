@@ -6,7 +6,7 @@ import type * as m from "./models.js";
 import * as op from "./operations.js";
 import { messages, said, type Message } from "./sse.js";
 import { why, type Transport } from "./transport.js";
-import { outputOf, type LogLine, type Output } from "./types.js";
+import { commandOutputOf, outputOf, type CommandOutput, type LogLine, type Output } from "./types.js";
 
 /** The bytes of an answer. Leaving the loop closes the answer. */
 export async function* bytes(response: Response): AsyncGenerator<Uint8Array> {
@@ -50,6 +50,48 @@ export async function* execOutput(transport: Transport, id: string, body: m.Exec
     }
   }
   throw new StreamBroken("the stream ended before the command");
+}
+
+/** What a detached command has written since an offset. */
+export async function* commandOutput(transport: Transport, call: Stream): AsyncGenerator<CommandOutput> {
+  for await (const message of open(transport, call)) {
+    const output = commandOutputOf(message.event, message.json);
+    if (output !== undefined) {
+      yield output;
+    }
+    if (output?.type === "exit") {
+      return;
+    }
+  }
+}
+
+/**
+ * The same, and then what it writes until its end. A broken connection is replaced, unless
+ * the sandbox was stopped: to follow again would wake it.
+ */
+export async function* commandFeed(transport: Transport, id: string, command: string, since: number): AsyncGenerator<CommandOutput> {
+  for (let failures = 0; ; ) {
+    try {
+      for await (const output of commandOutput(transport, op.followCommandOutput(id, command, { since }))) {
+        if (output.type === "exit") {
+          yield output;
+          return;
+        }
+        since = output.type === "gap" ? output.offset : output.offset + output.data.length;
+        failures = 0;
+        yield output;
+      }
+    } catch (e) {
+      if (!(e instanceof ConnectionFailed || e instanceof StreamBroken) || failures >= transport.retries) {
+        throw e;
+      }
+    }
+    await transport.sleep(backoff(failures++));
+    const { status } = await transport.call(op.getSandbox(id));
+    if (status === "hibernated" || status === "paused") {
+      throw new StreamBroken(`the sandbox is ${status}: its commands go on when it does`);
+    }
+  }
 }
 
 /** Events until the sandbox is deleted. A broken connection is replaced. */

@@ -5,6 +5,15 @@ import type * as m from "./models.js";
 /** A string runs under sh -c; an array is a program with its arguments. */
 export type Command = string | string[];
 
+/** How a command is run. */
+export interface ExecOptions {
+  cwd?: string;
+  env?: Record<string, string>;
+  user?: string;
+  stdin?: string | Uint8Array;
+  timeoutSeconds?: number;
+}
+
 /** Called with the bytes transferred and, if known, their total. */
 export type Progress = (done: number, total: number | undefined) => void;
 
@@ -25,6 +34,21 @@ export interface Exit {
 }
 
 export type Output = OutputPiece | Exit;
+
+/** A piece of a detached command's output. */
+export interface CommandPiece extends OutputPiece {
+  /** Of its first byte, in the bytes of both streams. */
+  offset: number;
+}
+
+/** Output of a detached command that is not kept any more. */
+export interface Gap {
+  type: "gap";
+  /** Where the output goes on. */
+  offset: number;
+}
+
+export type CommandOutput = CommandPiece | Gap | Exit;
 
 /** One line of a log. */
 export interface LogLine {
@@ -127,6 +151,16 @@ export function outputOf(type: string, raw: Record<string, unknown>): Output | u
   return { type, data, text: new TextDecoder().decode(data) };
 }
 
+/** An event of a detached command's output; undefined for an unknown kind. */
+export function commandOutputOf(type: string, raw: Record<string, unknown>): CommandOutput | undefined {
+  const offset = Number(raw["offset"]);
+  if (type === "gap") {
+    return { type, offset };
+  }
+  const output = outputOf(type, raw);
+  return output === undefined || output.type === "exit" ? output : { ...output, offset };
+}
+
 export function utf8(text: string): Uint8Array<ArrayBuffer> {
   return new TextEncoder().encode(text);
 }
@@ -141,4 +175,27 @@ export function base64(data: Uint8Array): string {
 
 export function unbase64(text: string): Uint8Array<ArrayBuffer> {
   return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+}
+
+/** The body of a command. */
+export function execOf(cmd: Command, options: ExecOptions): m.Exec {
+  const { cwd, env, user, stdin, timeoutSeconds } = options;
+  return given({
+    cmd,
+    cwd,
+    env,
+    user,
+    stdin: typeof stdin === "string" ? stdin : undefined,
+    stdin_base64: stdin instanceof Uint8Array ? base64(stdin) : undefined,
+    timeout_seconds: timeoutSeconds,
+  });
+}
+
+type Given<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
+  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
+};
+
+/** Removes undefined members from an object. */
+export function given<T extends object>(all: T): Given<T> {
+  return Object.fromEntries(Object.entries(all).filter(([, v]) => v !== undefined)) as Given<T>;
 }

@@ -107,6 +107,70 @@ test("a command that may take long is streamed, to the same result", async () =>
   assert.ok(fake.asked[0]!.path.endsWith("/exec/stream"));
 });
 
+const command = {
+  id: "cmd-1",
+  cmd: "make",
+  status: "running",
+  exit_code: null,
+  timed_out: false,
+  started_at: "2026-11-20T13:05:09.412Z",
+  ended_at: null,
+  output_bytes: 3,
+};
+
+test("a detached command", async () => {
+  fake.say({ status: 201, json: command });
+  const one = await sandbox.commands.start("make", { cwd: "/src", idempotencyKey: "k" });
+  assert.deepEqual([one.id, one.status, one.exitCode], ["cmd-1", "running", null]);
+  assert.deepEqual(JSON.parse(fake.asked[0]!.body.toString()), { cmd: "make", cwd: "/src" });
+  fake.say(
+    { chunks: [sse("gap", { offset: 4 }), sse("stdout", { data: "hé", offset: 4 })], cut: true },
+    { json: SANDBOX },
+    { chunks: [sse("stderr", { data: "/w==", encoding: "base64", offset: 7 })] },
+    { json: SANDBOX },
+    { chunks: [sse("exit", { exit_code: 3, duration_ms: 7, timed_out: false, offset: 8 })] },
+  );
+  const output = await all(one.follow());
+  assert.deepEqual(
+    output.map((o) => (o.type === "stdout" || o.type === "stderr" ? [o.type, o.text, o.offset] : o)),
+    [
+      { type: "gap", offset: 4 },
+      ["stdout", "hé", 4],
+      ["stderr", "\ufffd", 7],
+      { type: "exit", exitCode: 3, durationMs: 7, timedOut: false },
+    ],
+  );
+  assert.deepEqual(
+    fake.asked.filter((a) => a.path.includes("/output")).map((a) => new URL(a.path, fake.url).searchParams.get("since")),
+    ["0", "7", "8"],
+  );
+  fake.say(
+    { json: command },
+    { chunks: [sse("exit", { exit_code: 3 })] },
+    { json: { ...command, status: "exited", exit_code: 3, ended_at: "2026-11-20T13:05:10.412Z" } },
+  );
+  assert.equal((await one.wait()).exitCode, 3);
+  assert.equal(one.exitCode, 3);
+  fake.asked.length = 0;
+  fake.say({ status: 204 }, { status: 204 }, { status: 204 }, { status: 204 }, { json: [command] });
+  await one.input("yes\n");
+  await one.input(new Uint8Array([255]), { eof: true });
+  await one.signal("INT");
+  await one.delete();
+  assert.equal((await sandbox.commands.list())[0]!.id, "cmd-1");
+  assert.deepEqual(
+    fake.asked.slice(0, 3).map((a) => JSON.parse(a.body.toString())),
+    [{ data: "yes\n", eof: false }, { data: "/w==", encoding: "base64", eof: true }, { signal: "INT" }],
+  );
+});
+
+test("who only listens does not wake a sandbox", async () => {
+  fake.say({ json: command });
+  const one = await sandbox.commands.get("cmd-1");
+  fake.say({ chunks: [sse("error", { error: "agent unreachable" })] }, { json: { ...SANDBOX, status: "hibernated" } });
+  await assert.rejects(all(one.follow()), /the sandbox is hibernated/);
+});
+
 test("following goes on where it was cut", async () => {
   fake.say(
     { chunks: [sse("ev", event(1)), sse("ev", event(2))], cut: true },

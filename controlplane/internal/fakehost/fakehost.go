@@ -64,6 +64,7 @@ type Host struct {
 	transitions map[string]int  // by name: how many were made
 	memoryLost  map[string]bool // boxes whose saved memory can never be restored
 	guest       guest
+	commands    commands
 	objects     objects
 	builds      builds
 	databases   databases

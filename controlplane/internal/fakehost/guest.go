@@ -147,6 +147,8 @@ func (h *Host) streaming(r *http.Request, c Call) func(http.ResponseWriter, *htt
 		return h.serveBlob
 	case strings.HasPrefix(c.Op, "dial/"):
 		return h.running(h.serveDial)
+	case c.Op == "commands", strings.HasPrefix(c.Op, "commands/"):
+		return h.running(h.serveCommands)
 	case c.Op == "logs":
 		return h.serveLogs
 	case c.Op == "events" && r.Method == http.MethodGet:

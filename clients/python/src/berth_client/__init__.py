@@ -3,6 +3,7 @@
 from . import models, operations
 from ._async._app import AsyncApp, AsyncApps, AsyncDeployment
 from ._async._client import AsyncBerth, AsyncBuild
+from ._async._commands import AsyncCommands, AsyncDetachedCommand
 from ._async._database import AsyncDatabase, AsyncDatabases
 from ._async._files import AsyncFiles
 from ._async._forks import AsyncFork, AsyncForkTree
@@ -12,6 +13,7 @@ from ._async._streams import AsyncFeed
 from ._core import VERSION as __version__
 from ._sync._app import App, Apps, Deployment
 from ._sync._client import Berth, Build
+from ._sync._commands import Commands, DetachedCommand
 from ._sync._database import Database, Databases
 from ._sync._files import Files
 from ._sync._forks import Fork, ForkTree
@@ -40,7 +42,7 @@ from .errors import (
     Unavailable,
     Unreachable,
 )
-from .types import Command, ExecResult, Exit, LogLine, Output, Progress, Stderr, Stdout
+from .types import Command, CommandOutput, ExecResult, Exit, Gap, LogLine, Output, Progress, Stderr, Stdout
 from .webhooks import InvalidSignature, verify_webhook
 
 __all__ = [
@@ -52,9 +54,11 @@ __all__ = [
     "AsyncApps",
     "AsyncBerth",
     "AsyncBuild",
+    "AsyncCommands",
     "AsyncDatabase",
     "AsyncDatabases",
     "AsyncDeployment",
+    "AsyncDetachedCommand",
     "AsyncFeed",
     "AsyncFiles",
     "AsyncFork",
@@ -70,6 +74,8 @@ __all__ = [
     "BuildFailed",
     "Command",
     "CommandFailed",
+    "CommandOutput",
+    "Commands",
     "Conflict",
     "ConnectionFailed",
     "Database",
@@ -77,6 +83,7 @@ __all__ = [
     "Databases",
     "Deployment",
     "DeploymentFailed",
+    "DetachedCommand",
     "ExecResult",
     "Exit",
     "Feed",
@@ -84,6 +91,7 @@ __all__ = [
     "Forbidden",
     "Fork",
     "ForkTree",
+    "Gap",
     "InsufficientCapacity",
     "InvalidSignature",
     "LanguageServer",

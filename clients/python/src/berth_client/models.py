@@ -688,6 +688,75 @@ class CloneDatabase:
 
 
 @dataclass(slots=True, kw_only=True)
+class CommandExit:
+    """CommandExit is how a detached command ended: the data of the server-sent event exit."""
+
+    duration_ms: int
+    exit_code: int
+    """128+n when signal n ended it"""
+    offset: int
+    """of the end of the output"""
+    timed_out: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandGap:
+    """CommandGap says that output which was asked for is not kept: the data of the server-sent
+    event gap.
+    """
+
+    offset: int
+    """where the output goes on"""
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandInput:
+    """CommandInput is the body of POST /v1/sandboxes/{id}/commands/{cid}/input."""
+
+    data: str | None = None
+    encoding: str | None = None
+    """"base64" if data is base64"""
+    eof: bool | None = None
+    """nothing follows: the command reads the end of its input"""
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        if self.data is not None:
+            out["data"] = self.data
+        if self.encoding is not None:
+            out["encoding"] = self.encoding
+        if self.eof is not None:
+            out["eof"] = self.eof
+        return out
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandOutput:
+    """CommandOutput is a piece of a detached command's output: the data of the server-sent events
+    stdout and stderr.
+    """
+
+    data: str
+    offset: int
+    """of its first byte, in the bytes of both streams"""
+    encoding: str | None = None
+    """"base64" if the bytes are not UTF-8"""
+
+
+@dataclass(slots=True, kw_only=True)
+class CommandSignal:
+    """CommandSignal is the body of POST /v1/sandboxes/{id}/commands/{cid}/signal."""
+
+    signal: str
+    """a name such as INT, with or without SIG"""
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        out["signal"] = self.signal
+        return out
+
+
+@dataclass(slots=True, kw_only=True)
 class CreateApp:
     """CreateApp is the body of POST /v1/apps. It stores the settings and builds nothing."""
 
@@ -3058,6 +3127,41 @@ class Sandbox:
             template=raw["template"],
             ttl_seconds=raw["ttl_seconds"],
             volumes=[VolumeMount.from_json(e) for e in raw["volumes"]],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class SandboxCommand:
+    """SandboxCommand is a detached command: it belongs to the sandbox and not to the request that
+    started it.
+    """
+
+    cmd: str | list[str]
+    """of a long one, its beginning"""
+    ended_at: datetime | None
+    """null while it runs"""
+    exit_code: int | None
+    """null while it runs; 128+n when signal n ended it"""
+    id: str
+    output_bytes: int
+    """that it has written: the offset of what it writes next"""
+    started_at: datetime
+    status: str
+    """CommandStatus says whether a detached command has ended."""
+    timed_out: bool
+    """timeout_seconds passed and the process group was killed"""
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> SandboxCommand:
+        return cls(
+            cmd=raw["cmd"],
+            ended_at=None if (v := raw["ended_at"]) is None else datetime.fromisoformat(v),
+            exit_code=raw["exit_code"],
+            id=raw["id"],
+            output_bytes=raw["output_bytes"],
+            started_at=datetime.fromisoformat(raw["started_at"]),
+            status=raw["status"],
+            timed_out=raw["timed_out"],
         )
 
 

@@ -205,6 +205,23 @@ def clone_database(id: str, body: m.CloneDatabase, *, idempotency_key: str | Non
     )
 
 
+def command_output(id: str, cid: str, *, since: int | None = None) -> Stream:
+    """Read what a command has written, and what it writes. Server-sent events: `stdout` and
+    `stderr` with a CommandOutput, `gap` with a CommandGap where what was asked for is not kept
+    any more (the last 8 MiB are), and a last `exit` with a CommandExit once the command has
+    ended, or `error` with an Error when the stream breaks off. The `id` of an event is the
+    offset after it: pass it as `since`, or as Last-Event-ID, to go on from there. A client that
+    reads slowly does not slow the command.
+    """
+    return Stream(
+        method="GET",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}/output",
+        query=query({
+            "since": since,
+        }),
+    )
+
+
 def connect_github() -> Call[m.GitHubConnect]:
     """Get the URL at which a person connects GitHub to the workspace. Open it in a browser within
     15 minutes, and install the GitHub App in the account that has the repositories.
@@ -487,6 +504,14 @@ def delete_app_env(id: str, key: str) -> Nothing:
     )
 
 
+def delete_command(id: str, cid: str) -> Nothing:
+    """Kill a command with everything it started, and forget it."""
+    return Nothing(
+        method="DELETE",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}",
+    )
+
+
 def delete_database(id: str) -> Nothing:
     """Delete a database and everything that it could be restored from."""
     return Nothing(
@@ -744,6 +769,24 @@ def follow_app_requests(id: str, *, tail: int | None = None) -> Stream:
     )
 
 
+def follow_command_output(id: str, cid: str, *, since: int | None = None) -> Stream:
+    """Read what a command has written, and what it writes. Server-sent events: `stdout` and
+    `stderr` with a CommandOutput, `gap` with a CommandGap where what was asked for is not kept
+    any more (the last 8 MiB are), and a last `exit` with a CommandExit once the command has
+    ended, or `error` with an Error when the stream breaks off. The `id` of an event is the
+    offset after it: pass it as `since`, or as Last-Event-ID, to go on from there. A client that
+    reads slowly does not slow the command.
+    """
+    return Stream(
+        method="GET",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}/output",
+        query=query({
+            "follow": True,
+            "since": since,
+        }),
+    )
+
+
 def follow_database_logs(id: str, *, tail: int | None = None) -> Stream:
     """Read what a database's server has written. Text, or with `follow` server-sent events named
     `stdout` or `stderr` with a LogLine.
@@ -903,6 +946,15 @@ def get_build(id: str) -> Call[m.Build]:
         method="GET",
         path=f"/v1/builds/{_q(id)}",
         decode=m.Build.from_json,
+    )
+
+
+def get_command(id: str, cid: str) -> Call[m.SandboxCommand]:
+    """Read one command."""
+    return Call(
+        method="GET",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}",
+        decode=m.SandboxCommand.from_json,
     )
 
 
@@ -1186,6 +1238,17 @@ def list_builds(name: str, *, limit: int | None = None, cursor: str | None = Non
             "cursor": cursor,
         }),
         decode=m.Build.from_json,
+    )
+
+
+def list_commands(id: str) -> Call[list[m.SandboxCommand]]:
+    """List the commands that run and the last 100 that have ended, newest first. Wakes a
+    hibernated sandbox, whose commands are in its memory, as all routes of commands do.
+    """
+    return Call(
+        method="GET",
+        path=f"/v1/sandboxes/{_q(id)}/commands",
+        decode=lambda raw: [m.SandboxCommand.from_json(e) for e in raw],
     )
 
 
@@ -2030,6 +2093,33 @@ def set_current_org(body: m.SetCurrentOrg) -> Call[m.Me]:
     )
 
 
+def signal_command(id: str, cid: str, body: m.CommandSignal) -> Nothing:
+    """Signal a command's process group."""
+    return Nothing(
+        method="POST",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}/signal",
+        json=body.to_json(),
+    )
+
+
+def start_command(id: str, body: m.Exec, *, idempotency_key: str | None = None) -> Call[m.SandboxCommand]:
+    """Start a command that belongs to the sandbox. Answers once the command has started. It goes
+    on without its caller, through hibernate and wake, and in each child of a fork that keeps
+    memory. It has no time-out unless `timeout_seconds` is given; time asleep does not count.
+    Its input stays open, unless `stdin` is given, which is then all of it. A program that is
+    not there ends with exit code 127. At most 64 run at once; of those that have ended the last
+    100 are kept, and their Idempotency-Keys as long.
+    """
+    return Call(
+        method="POST",
+        path=f"/v1/sandboxes/{_q(id)}/commands",
+        json=body.to_json(),
+        idempotent=True,
+        idempotency_key=idempotency_key,
+        decode=m.SandboxCommand.from_json,
+    )
+
+
 def stat_file(id: str, *, path: str) -> Call[m.FileStat]:
     """Describe a file, a directory or a link."""
     return Call(
@@ -2169,6 +2259,17 @@ def workspace_usage(id: str, *, month: str | None = None, format: str | None = N
             "format": format,
         }),
         decode=m.Usage.from_json,
+    )
+
+
+def write_command(id: str, cid: str, body: m.CommandInput) -> Nothing:
+    """Write to a command's input. Answers once the input is queued: all of it, or nothing. At most
+    1 MiB waits for a command that does not read it.
+    """
+    return Nothing(
+        method="POST",
+        path=f"/v1/sandboxes/{_q(id)}/commands/{_q(cid)}/input",
+        json=body.to_json(),
     )
 
 

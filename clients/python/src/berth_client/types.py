@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ class Stdout:
     """A piece of a command's standard output."""
 
     data: bytes
+    offset: int = 0
+    """of its first byte in the output of a detached command; 0 otherwise"""
 
     @property
     def text(self) -> str:
@@ -34,6 +36,8 @@ class Stderr:
     """A piece of a command's standard error."""
 
     data: bytes
+    offset: int = 0
+    """of its first byte in the output of a detached command; 0 otherwise"""
 
     @property
     def text(self) -> str:
@@ -51,6 +55,17 @@ class Exit:
 
 
 Output = Stdout | Stderr | Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Output of a detached command that is not kept any more."""
+
+    offset: int
+    """where the output goes on"""
+
+
+CommandOutput = Stdout | Stderr | Gap | Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +131,31 @@ def output_of(kind: str, raw: dict[str, Any]) -> Output | None:
     text = raw.get("data", "")
     data = b64decode(text) if raw.get("encoding") == "base64" else text.encode()
     return Stdout(data) if kind == "stdout" else Stderr(data)
+
+
+def command_output_of(kind: str, raw: dict[str, Any]) -> CommandOutput | None:
+    """An event of a detached command's output; None for an unknown kind."""
+    if kind == "gap":
+        return Gap(raw["offset"])
+    piece = output_of(kind, raw)
+    return piece if piece is None or isinstance(piece, Exit) else replace(piece, offset=raw["offset"])
+
+
+def exec_of(
+    cmd: Command,
+    cwd: str | None,
+    env: dict[str, str] | None,
+    user: str | None,
+    stdin: str | bytes | None,
+    timeout_seconds: int | None,
+) -> models.Exec:
+    """The body of a command."""
+    return models.Exec(
+        cmd=cmd,
+        cwd=cwd,
+        env=env,
+        user=user,
+        stdin=stdin if isinstance(stdin, str) else None,
+        stdin_base64=stdin if isinstance(stdin, bytes) else None,
+        timeout_seconds=timeout_seconds,
+    )

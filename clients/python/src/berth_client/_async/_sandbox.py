@@ -11,7 +11,8 @@ from .. import operations as op
 from .._core import READ_TIMEOUT, short
 from .._unset import UNSET, Unset
 from ..errors import NotFound
-from ..types import Command, ExecResult, LogLine, Output
+from ..types import Command, ExecResult, LogLine, Output, exec_of
+from ._commands import AsyncCommands
 from ._files import AsyncFiles
 from ._forks import AsyncFork, AsyncForkTree
 from ._sockets import AsyncLanguageServer, AsyncProcess, AsyncPty
@@ -28,6 +29,7 @@ class AsyncSandbox:
         self._transport = transport
         self.info = info
         """its last known record; see refresh"""
+        self.commands = AsyncCommands(transport, info.id)
         self.files = AsyncFiles(transport, info.id)
         self.ports = AsyncPorts(transport, info.id)
 
@@ -81,7 +83,7 @@ class AsyncSandbox:
         check: bool = False,
     ) -> ExecResult:
         """Runs a command and waits for its end. With check, a command that fails raises CommandFailed."""
-        body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
+        body = exec_of(cmd, cwd, env, user, stdin, timeout_seconds)
         patience = READ_TIMEOUT + (60 if timeout_seconds is None else timeout_seconds)
         result = ExecResult.of(await self._transport.call(op.exec(self.id, body), patience))
         return result.check() if check else result
@@ -97,7 +99,7 @@ class AsyncSandbox:
         timeout_seconds: int | None = None,
     ) -> AsyncFeed[Output]:
         """Runs a command and iterates over its output and then its Exit. Leaving the iteration kills it."""
-        body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
+        body = exec_of(cmd, cwd, env, user, stdin, timeout_seconds)
         return AsyncFeed(exec_output(self._transport, self.id, body))
 
     def process(
@@ -110,7 +112,7 @@ class AsyncSandbox:
         timeout_seconds: int | None = None,
     ) -> AsyncProcess:
         """Runs a command whose input stays open. A context manager."""
-        return AsyncProcess(self._transport, self.id, _exec(cmd, cwd, env, user, None, timeout_seconds))
+        return AsyncProcess(self._transport, self.id, exec_of(cmd, cwd, env, user, None, timeout_seconds))
 
     def pty(
         self,
@@ -240,22 +242,3 @@ class AsyncPorts:
     async def list(self) -> PortList:
         """Lists listening and registered ports."""
         return await self._transport.call(op.list_ports(self._id))
-
-
-def _exec(
-    cmd: Command,
-    cwd: str | None,
-    env: dict[str, str] | None,
-    user: str | None,
-    stdin: str | bytes | None,
-    timeout_seconds: int | None,
-) -> models.Exec:
-    return models.Exec(
-        cmd=cmd,
-        cwd=cwd,
-        env=env,
-        user=user,
-        stdin=stdin if isinstance(stdin, str) else None,
-        stdin_base64=stdin if isinstance(stdin, bytes) else None,
-        timeout_seconds=timeout_seconds,
-    )

@@ -53,7 +53,7 @@ async def exec_output(transport: AsyncTransport, sandbox_id: str, body: models.E
     async with transport.stream(op.exec_stream(sandbox_id, body)) as response:
         async for message in transport.messages(response):
             if message.event == "error":
-                raise StreamBroken(_said(message.json()))
+                raise StreamBroken(said(message.json()))
             output = output_of(message.event, message.json())
             if output is not None:
                 yield output
@@ -78,7 +78,7 @@ async def event_feed(
                 async for message in transport.messages(response):
                     if message.event != "ev":
                         if message.event == "error":
-                            raise StreamBroken(_said(message.json()))
+                            raise StreamBroken(said(message.json()))
                         continue
                     event = models.Event.from_json(message.json())
                     since, tail, failures = event.ts, None, 0
@@ -102,7 +102,7 @@ async def log_feed(transport: AsyncTransport, call: Stream) -> AsyncIterator[Log
         async for message in transport.messages(response):
             raw = message.json()
             if message.event == "error":
-                raise StreamBroken(_said(raw))
+                raise StreamBroken(said(raw))
             if "line" in raw:
                 ts = raw.get("ts")
                 yield LogLine(
@@ -122,13 +122,13 @@ async def build_feed(transport: AsyncTransport, build_id: str) -> AsyncIterator[
             if message.event == "end":
                 return
             if message.event == "error":
-                raise StreamBroken(_said(raw))
+                raise StreamBroken(said(raw))
             if message.event == "log":
                 yield raw["line"]
     raise StreamBroken("the log ended before the build")
 
 
-def _said(raw: dict[str, object]) -> str:
+def said(raw: dict[str, object]) -> str:
     error, detail = raw.get("error", "the stream broke off"), raw.get("detail")
     return f"{error}: {detail}" if detail else str(error)
 

@@ -12,7 +12,8 @@ from .. import operations as op
 from .._core import READ_TIMEOUT, short
 from .._unset import UNSET, Unset
 from ..errors import NotFound
-from ..types import Command, ExecResult, LogLine, Output
+from ..types import Command, ExecResult, LogLine, Output, exec_of
+from ._commands import Commands
 from ._files import Files
 from ._forks import Fork, ForkTree
 from ._sockets import LanguageServer, Process, Pty
@@ -29,6 +30,7 @@ class Sandbox:
         self._transport = transport
         self.info = info
         """its last known record; see refresh"""
+        self.commands = Commands(transport, info.id)
         self.files = Files(transport, info.id)
         self.ports = Ports(transport, info.id)
 
@@ -82,7 +84,7 @@ class Sandbox:
         check: bool = False,
     ) -> ExecResult:
         """Runs a command and waits for its end. With check, a command that fails raises CommandFailed."""
-        body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
+        body = exec_of(cmd, cwd, env, user, stdin, timeout_seconds)
         patience = READ_TIMEOUT + (60 if timeout_seconds is None else timeout_seconds)
         result = ExecResult.of(self._transport.call(op.exec(self.id, body), patience))
         return result.check() if check else result
@@ -98,7 +100,7 @@ class Sandbox:
         timeout_seconds: int | None = None,
     ) -> Feed[Output]:
         """Runs a command and iterates over its output and then its Exit. Leaving the iteration kills it."""
-        body = _exec(cmd, cwd, env, user, stdin, timeout_seconds)
+        body = exec_of(cmd, cwd, env, user, stdin, timeout_seconds)
         return Feed(exec_output(self._transport, self.id, body))
 
     def process(
@@ -111,7 +113,7 @@ class Sandbox:
         timeout_seconds: int | None = None,
     ) -> Process:
         """Runs a command whose input stays open. A context manager."""
-        return Process(self._transport, self.id, _exec(cmd, cwd, env, user, None, timeout_seconds))
+        return Process(self._transport, self.id, exec_of(cmd, cwd, env, user, None, timeout_seconds))
 
     def pty(
         self,
@@ -241,22 +243,3 @@ class Ports:
     def list(self) -> PortList:
         """Lists listening and registered ports."""
         return self._transport.call(op.list_ports(self._id))
-
-
-def _exec(
-    cmd: Command,
-    cwd: str | None,
-    env: dict[str, str] | None,
-    user: str | None,
-    stdin: str | bytes | None,
-    timeout_seconds: int | None,
-) -> models.Exec:
-    return models.Exec(
-        cmd=cmd,
-        cwd=cwd,
-        env=env,
-        user=user,
-        stdin=stdin if isinstance(stdin, str) else None,
-        stdin_base64=stdin if isinstance(stdin, bytes) else None,
-        timeout_seconds=timeout_seconds,
-    )

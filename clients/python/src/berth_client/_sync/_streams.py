@@ -54,7 +54,7 @@ def exec_output(transport: Transport, sandbox_id: str, body: models.Exec) -> Ite
     with transport.stream(op.exec_stream(sandbox_id, body)) as response:
         for message in transport.messages(response):
             if message.event == "error":
-                raise StreamBroken(_said(message.json()))
+                raise StreamBroken(said(message.json()))
             output = output_of(message.event, message.json())
             if output is not None:
                 yield output
@@ -79,7 +79,7 @@ def event_feed(
                 for message in transport.messages(response):
                     if message.event != "ev":
                         if message.event == "error":
-                            raise StreamBroken(_said(message.json()))
+                            raise StreamBroken(said(message.json()))
                         continue
                     event = models.Event.from_json(message.json())
                     since, tail, failures = event.ts, None, 0
@@ -103,7 +103,7 @@ def log_feed(transport: Transport, call: Stream) -> Iterator[LogLine]:
         for message in transport.messages(response):
             raw = message.json()
             if message.event == "error":
-                raise StreamBroken(_said(raw))
+                raise StreamBroken(said(raw))
             if "line" in raw:
                 ts = raw.get("ts")
                 yield LogLine(
@@ -123,13 +123,13 @@ def build_feed(transport: Transport, build_id: str) -> Iterator[str]:
             if message.event == "end":
                 return
             if message.event == "error":
-                raise StreamBroken(_said(raw))
+                raise StreamBroken(said(raw))
             if message.event == "log":
                 yield raw["line"]
     raise StreamBroken("the log ended before the build")
 
 
-def _said(raw: dict[str, object]) -> str:
+def said(raw: dict[str, object]) -> str:
     error, detail = raw.get("error", "the stream broke off"), raw.get("detail")
     return f"{error}: {detail}" if detail else str(error)
 

@@ -1,0 +1,166 @@
+"""Detached commands of a sandbox."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+
+from .. import models
+from .. import operations as op
+from .._call import Stream
+from .._core import backoff
+from ..errors import ConnectionFailed, StreamBroken
+from ..types import Command, CommandOutput, Exit, Gap, command_output_of, exec_of
+from . import _io
+from ._streams import AsyncFeed, said
+from ._transport import AsyncTransport
+
+
+class AsyncDetachedCommand:
+    """A command that goes on without its caller."""
+
+    def __init__(self, transport: AsyncTransport, sandbox_id: str, info: models.SandboxCommand) -> None:
+        self._transport = transport
+        self._sandbox = sandbox_id
+        self.info = info
+        """its last known record; see refresh"""
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def status(self) -> str:
+        return self.info.status
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128+n when signal n ended it"""
+        return self.info.exit_code
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.info.status}>"
+
+    async def refresh(self) -> AsyncDetachedCommand:
+        """Reads its record again."""
+        self.info = await self._transport.call(op.get_command(self._sandbox, self.id))
+        return self
+
+    def output(self, *, since: int = 0) -> AsyncFeed[CommandOutput]:
+        """Iterates over what it has written since an offset: Stdout and Stderr, a Gap where output
+        is not kept any more, and its Exit if it has ended."""
+        return AsyncFeed(_output(self._transport, op.command_output(self._sandbox, self.id, since=since)))
+
+    def follow(self, *, since: int = 0) -> AsyncFeed[CommandOutput]:
+        """Iterates over what it has written since an offset and what it writes, until its Exit.
+
+        A broken connection is replaced, without gaps or duplicates, unless the sandbox was
+        stopped: to follow again would wake it. Leaving the iteration does not end the command.
+        """
+        return AsyncFeed(_followed(self._transport, self._sandbox, self.id, since))
+
+    async def wait(self) -> Exit:
+        """Waits for its end. A code other than 0 is no error."""
+        await self.refresh()
+        async with self.follow(since=self.info.output_bytes) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Exit):
+                    await self.refresh()
+                    return piece
+        raise StreamBroken("the stream ended before the command")
+
+    async def input(self, data: str | bytes, *, eof: bool = False) -> None:
+        """Writes to its input. With eof nothing follows."""
+        raw = data.encode() if isinstance(data, str) else data
+        await self._transport.nothing(op.write_command(self._sandbox, self.id, _input(raw, eof)))
+
+    async def signal(self, name: str) -> None:
+        """Sends a signal, such as "INT", to its process group."""
+        await self._transport.nothing(op.signal_command(self._sandbox, self.id, models.CommandSignal(signal=name)))
+
+    async def delete(self) -> None:
+        """Kills it with everything it started, and forgets it."""
+        await self._transport.nothing(op.delete_command(self._sandbox, self.id))
+
+
+CommandList = list[AsyncDetachedCommand]
+
+
+class AsyncCommands:
+    """The commands that belong to a sandbox and not to who started them.
+
+    They go on through hibernation and wake, and in the children of a fork tree. Asking for
+    them wakes a hibernated sandbox.
+    """
+
+    def __init__(self, transport: AsyncTransport, sandbox_id: str) -> None:
+        self._transport = transport
+        self._id = sandbox_id
+
+    async def start(
+        self,
+        cmd: Command,
+        *,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | None = None,
+        timeout_seconds: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncDetachedCommand:
+        """Starts a command. It has no timeout unless one is given. Its input stays open, unless
+        stdin is given, which is then all of it."""
+        body = exec_of(cmd, cwd, env, user, stdin, timeout_seconds)
+        call = op.start_command(self._id, body, idempotency_key=idempotency_key)
+        return AsyncDetachedCommand(self._transport, self._id, await self._transport.call(call))
+
+    async def get(self, command_id: str) -> AsyncDetachedCommand:
+        """Finds a command by its id."""
+        info = await self._transport.call(op.get_command(self._id, command_id))
+        return AsyncDetachedCommand(self._transport, self._id, info)
+
+    async def list(self) -> CommandList:
+        """Lists the commands that run and the last 100 that have ended, newest first."""
+        found = await self._transport.call(op.list_commands(self._id))
+        return [AsyncDetachedCommand(self._transport, self._id, info) for info in found]
+
+
+def _input(raw: bytes, eof: bool) -> models.CommandInput:
+    try:
+        return models.CommandInput(data=raw.decode(), eof=eof)
+    except UnicodeDecodeError:
+        return models.CommandInput(data=b64encode(raw).decode(), encoding="base64", eof=eof)
+
+
+async def _output(transport: AsyncTransport, call: Stream) -> AsyncIterator[CommandOutput]:
+    """One stream of output."""
+    async with transport.stream(call) as response:
+        async for message in transport.messages(response):
+            if message.event == "error":
+                raise StreamBroken(said(message.json()))
+            piece = command_output_of(message.event, message.json())
+            if piece is not None:
+                yield piece
+            if isinstance(piece, Exit):
+                return
+
+
+async def _followed(transport: AsyncTransport, sandbox_id: str, id: str, since: int) -> AsyncIterator[CommandOutput]:
+    failures = 0
+    while True:
+        try:
+            async for piece in _output(transport, op.follow_command_output(sandbox_id, id, since=since)):
+                if isinstance(piece, Exit):
+                    yield piece
+                    return
+                since = piece.offset if isinstance(piece, Gap) else piece.offset + len(piece.data)
+                failures = 0
+                yield piece
+        except (ConnectionFailed, StreamBroken):
+            if failures >= transport.config.retries:
+                raise
+        failures += 1
+        await _io.sleep(backoff(failures))
+        status = (await transport.call(op.get_sandbox(sandbox_id))).status
+        if status in ("hibernated", "paused"):
+            raise StreamBroken(f"the sandbox is {status}: its commands go on when it does")

@@ -1,0 +1,69 @@
+package guestio_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/guestio"
+	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
+)
+
+// answering starts a box whose guest gives every request the same answer.
+func answering(t *testing.T, status int, body string) *daemon {
+	t.Helper()
+	w := boxtest.NewWorld(t)
+	d := start(t, w)
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.WriteHeader(status)
+		_, _ = io.WriteString(rw, body)
+	})
+	return d
+}
+
+func TestGuestThatIsOlderThanItsCommands(t *testing.T) {
+	d := answering(t, http.StatusNotFound, "404 page not found\n")
+	_, err := d.Commands(t.Context(), idA)
+	var says *guestio.Refusal
+	if !errors.As(err, &says) || says.Status != http.StatusNotImplemented {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhatAGuestSaysOfCommandsIsChecked(t *testing.T) {
+	const good = `{"id":"cmd-a","status":"running","started_at":"2026-11-20T10:00:00Z"}`
+	for name, body := range map[string]string{
+		"no list":         `{}`,
+		"no end":          `[` + good,
+		"too many":        `[` + strings.Repeat(good+",", 1000) + good + `]`,
+		"id":              `[{"id":"../x","status":"running"}]`,
+		"state":           `[{"id":"cmd-a","status":"dreaming"}]`,
+		"end without one": `[{"id":"cmd-a","status":"exited"}]`,
+		"text":            `[{"id":"cmd-a","status":"running","text":"` + strings.Repeat("x", 20<<10) + `"}]`,
+	} {
+		d := answering(t, http.StatusOK, body)
+		if got, err := d.Commands(t.Context(), idA); !errors.Is(err, hosterr.ErrGuest) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	for name, body := range map[string]string{
+		"stream":       `{"stream":"x"}` + "\n",
+		"end":          `{"stream":"exit"}` + "\n",
+		"no JSON":      "x\n",
+		"endless line": `{"stream":"stdout","data":"` + strings.Repeat("x", 1<<20),
+	} {
+		d := answering(t, http.StatusOK, body)
+		err := d.CommandOutput(t.Context(), idA, "cmd-a", 0, false, guestio.Output{
+			Began: func() {}, Emit: func(hostapi.CommandOutput) error { return nil },
+		})
+		if !errors.Is(err, hosterr.ErrGuest) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
