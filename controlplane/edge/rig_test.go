@@ -96,7 +96,9 @@ func (h *host) dial(w http.ResponseWriter, r *http.Request) {
 		guest, err = net.Dial("tcp", address)
 	}
 	if err != nil {
-		h.t.Error(err)
+		// Connections that no request needs any more are also dialled when the guest is gone.
+		w.WriteHeader(http.StatusBadGateway)
+		_ = json.NewEncoder(w).Encode(&hostapi.Error{Code: hostapi.CodePortClosed, Message: err.Error()})
 		return
 	}
 	conn, rw, err := http.NewResponseController(w).Hijack()
