@@ -382,6 +382,13 @@ func (a *app) theApp(ctx context.Context, name string) (*api.Client, *api.App, e
 	return c, one, err
 }
 
+// noAppError says that no app has a name.
+type noAppError struct{ name string }
+
+func (e *noAppError) Error() string {
+	return fmt.Sprintf("there is no app %q: berth app ls shows those that there are", e.name)
+}
+
 // findApp finds an app by its id, or by a name that it alone has.
 func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) {
 	if strings.HasPrefix(name, "app-") {
@@ -400,7 +407,7 @@ func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) 
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("there is no app %q: berth app ls shows those that there are", name)
+		return nil, &noAppError{name}
 	case 1:
 		return &found[0], nil
 	}

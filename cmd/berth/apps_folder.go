@@ -52,7 +52,7 @@ repository or its last upload.`,
 				return a.deployFolder(cmd.Context(), what, name, detach)
 			}
 			c, one, err := a.theApp(cmd.Context(), what)
-			if api.StatusOf(err) == http.StatusNotFound {
+			if _, none := errors.AsType[*noAppError](err); none || api.StatusOf(err) == http.StatusNotFound {
 				return fmt.Errorf("there is no folder %s and no app of that name: berth app ls", what)
 			}
 			if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -34,7 +35,7 @@ func (planeMetrics) Sandbox(_ context.Context, _ core.Caller, id string, history
 }
 
 func (planeMetrics) Database(_ context.Context, _ core.Caller, id string, history time.Duration) (api.DatabaseUsage, error) {
-	if id == "asleep" {
+	if strings.HasSuffix(id, "ff") {
 		return api.DatabaseUsage{DatabaseID: id, Status: api.DatabaseProvisioning}, nil
 	}
 	u := planeUsage(history)

@@ -254,7 +254,7 @@ test("snapshots and forks", async () => {
     const [first, second] = tree.children as [Sandbox, Sandbox];
     await first.exec("echo first > /run/own/note", { check: true });
     assert.equal((await second.exec("cat /run/own/note")).stdout, "before\n");
-    winner = await tree.promote(first);
+    winner = await tree.promote(first, { cleanupSiblings: true });
     await assert.rejects(second.refresh(), berth.NotFound);
   }
   await using kept = winner;

@@ -34,7 +34,7 @@ try {
   const levels = [1, 9];
   const sizes = await Promise.all(tree.children.map((child, i) => attempt(child, levels[i]!)));
   sizes.forEach((size, i) => console.log(`level ${levels[i]}: ${size} bytes`));
-  const winner = await tree.promote(tree.children[sizes.indexOf(Math.min(...sizes))]!);
+  const winner = await tree.promote(tree.children[sizes.indexOf(Math.min(...sizes))]!, { cleanupSiblings: true });
 
   await winner.exec("echo chosen > /srv/result", { check: true });
   console.log("kept:", (await winner.files.readText("/srv/result")).trim());
