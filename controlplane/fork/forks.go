@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -30,7 +31,7 @@ type Forks struct {
 
 // New returns the use cases.
 func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
-	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows}, core: c, sandboxes: sandboxes}
+	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows, StorePause: 10 * time.Second}, core: c, sandboxes: sandboxes}
 }
 
 // forking is a checked request for a fork.
@@ -62,6 +63,7 @@ type forked struct {
 	children []api.Sandbox // those that run, by index
 	failed   []api.FailedFork
 	pauseMS  int64
+	stored   bool // the capture of a tree is in the snapshot store
 }
 
 // Fork creates children that inherit the disk of a running sandbox, or one warm
@@ -92,7 +94,7 @@ func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.F
 		return api.ForkedTree{}, err
 	}
 	return run(ctx, s, c, id, f, func(out forked) api.ForkedTree {
-		return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}
+		return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS, Stored: out.stored}
 	})
 }
 
@@ -250,7 +252,7 @@ func resultOf(key *record.IdempotencyKey) (r Result) {
 
 // answer returns the outcome of a fork that has ended.
 func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []string, result Result) (forked, error) {
-	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS}
+	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS, stored: result.Stored}
 	for _, id := range ids {
 		if row, err := sandbox.Owned(r, c, id); err == nil {
 			out.children = append(out.children, s.sandboxes.Show(row))
