@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -226,7 +227,8 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	if size > maxForkBytes {
 		return nil, &apierror.Error{
 			Code: apierror.ETooLarge, Message: "request too large",
-			Detail: "environment and metadata of all children together are too large: make fewer children at once",
+			Detail: fmt.Sprintf("a child's environment and metadata take %d bytes, all children's may take %d: make at most %d children at once",
+				size/f.count, maxForkBytes, maxForkBytes*f.count/size),
 		}
 	}
 	return out, nil
