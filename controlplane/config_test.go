@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 func goodConfig(t *testing.T) Config {
@@ -113,6 +114,14 @@ func TestLogsHoldNoWholeSandboxID(t *testing.T) {
 		log.Info("call failed", "error", errors.New("Put https://h:1/v1/boxes/"+id+": refused"), "id", id, "request_id", "req_1")
 		if strings.Contains(out.String(), id) || !strings.Contains(out.String(), "/v1/boxes/"+id[:8]+": refused") || !strings.Contains(out.String(), "req_1") {
 			t.Errorf("%s: %s", format, out.String())
+		}
+		out.Reset()
+		ctx := hostapi.WithRequestID(t.Context(), "req_2")
+		log.InfoContext(ctx, "of the flow")
+		log.InfoContext(ctx, "says it", "request_id", "req_2")
+		log.With("request_id", "req_2").InfoContext(ctx, "says it")
+		if n := strings.Count(out.String(), "request_id"); n != 3 || strings.Count(out.String(), "req_2") != 3 {
+			t.Errorf("%s: three lines of a request have its id %d times: %s", format, n, out.String())
 		}
 	}
 	if _, err := NewLogger(nil, "loud", "text"); err == nil {

@@ -412,6 +412,7 @@ func (s *Server) assemble() error {
 	templates := template.New(c, template.Config{})
 	volumes := volume.New(c, s.cfg.VolumeQuotaMB)
 	sandboxes := sandbox.New(c, sandbox.Config{
+		History:   s.events,
 		Templates: templates, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(), Observe: s.metrics.observeCreate,
 	})
 	snapshots := snapshot.New(c, snapshot.Config{Sandboxes: sandboxes, Claims: []snapshot.Claim{fork.Claim, {Capture: sandbox.MoveNeeds, Stored: sandbox.MoveStored}, {Stored: templates.Flows.Stored}}})

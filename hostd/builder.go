@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/hostd/build"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/image"
+	"github.com/berth-cloud/berth/hostd/snapshot"
 	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
@@ -80,6 +82,17 @@ func TemplateStore(ctx context.Context, cfg Config, log *slog.Logger) (store *im
 	}
 	store, err = openImages(ctx, cfg, e, b.lease, log)
 	return store, b.close, err
+}
+
+// StoreTemplate stores the files of a build, for a command. A host that has the build
+// then finds nearly all of it in the snapshot store.
+func StoreTemplate(ctx context.Context, cfg Config, images *image.Store, buildID string) (snapshot.Stats, error) {
+	store, err := snapshot.Open(ctx, cfg.SnapshotStore, snapshot.Options{})
+	if err != nil {
+		return snapshot.Stats{}, fmt.Errorf("BERTH_SNAPSHOT_STORE: %w", err)
+	}
+	stats, err := build.NewStored(build.StoredConfig{Snapshots: store, Images: images}).Share(ctx, buildID)
+	return stats, errors.Join(err, store.Close())
 }
 
 // builder gives a command's builds their slot.

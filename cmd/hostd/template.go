@@ -25,11 +25,14 @@ root file system, boots a guest from it and stores the guest with its memory.
 Sandboxes start from that. A template is built again only if something that it
 was built from has changed.`,
 	}
+	build := &cobra.Command{
+		Use: "build FILE...", Short: "Build templates, unless they are up to date", Args: cobra.MinimumNArgs(1),
+		Example: "  hostd template build templates/base/template.yaml",
+	}
+	store := build.Flags().Bool("store", false, "put their files into the snapshot store, too, which the daemon does otherwise while it runs")
+	build.RunE = func(cmd *cobra.Command, args []string) error { return buildTemplates(cmd, args, *store) }
 	cmd.AddCommand(
-		&cobra.Command{
-			Use: "build FILE...", Short: "Build templates, unless they are up to date", Args: cobra.MinimumNArgs(1),
-			Example: "  hostd template build templates/base/template.yaml", RunE: buildTemplates,
-		},
+		build,
 		&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List templates", Args: cobra.NoArgs, RunE: listTemplates},
 		&cobra.Command{
 			Use: "verify NAME...", Short: "Read every file of a template and compare its checksum", Args: cobra.MinimumNArgs(1), RunE: verifyTemplates,
@@ -47,6 +50,10 @@ func withStore(cmd *cobra.Command, do func(*image.Store) error) (err error) {
 	if err != nil {
 		return err
 	}
+	return withStoreOf(cmd, cfg, do)
+}
+
+func withStoreOf(cmd *cobra.Command, cfg hostd.Config, do func(*image.Store) error) (err error) {
 	store, closeStore, err := hostd.TemplateStore(cmd.Context(), cfg, hostd.NewLogger(os.Stderr, cfg.LogLevel, cfg.LogFormat))
 	if err != nil {
 		return err
@@ -55,7 +62,7 @@ func withStore(cmd *cobra.Command, do func(*image.Store) error) (err error) {
 	return do(store)
 }
 
-func buildTemplates(cmd *cobra.Command, args []string) error {
+func buildTemplates(cmd *cobra.Command, args []string, toStore bool) error {
 	var defs []image.Definition
 	for _, path := range args {
 		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
@@ -67,7 +74,14 @@ func buildTemplates(cmd *cobra.Command, args []string) error {
 		}
 		defs = append(defs, d)
 	}
-	return withStore(cmd, func(store *image.Store) error {
+	cfg, err := config()
+	if err != nil {
+		return err
+	}
+	if toStore && cfg.SnapshotStore == "" {
+		return errors.New("--store: BERTH_SNAPSHOT_STORE names no snapshot store")
+	}
+	return withStoreOf(cmd, cfg, func(store *image.Store) error {
 		for _, d := range defs {
 			show := &progress{out: cmd.OutOrStdout()}
 			began := time.Now()
@@ -77,9 +91,29 @@ func buildTemplates(cmd *cobra.Command, args []string) error {
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "template %s is ready after %s: build %s, %d CPU, %d MB memory, %d MB on disk\n",
 				t.Name, time.Since(began).Round(100*time.Millisecond), t.BuildID, t.CPU, t.MemoryMB, t.SizeBytes>>20)
+			if !toStore {
+				continue
+			}
+			if err := storeTemplate(cmd, cfg, store, t); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+// storeTemplate does not say anything about a template that is stored already.
+func storeTemplate(cmd *cobra.Command, cfg hostd.Config, store *image.Store, t image.Template) error {
+	slow := time.AfterFunc(time.Second, func() { fmt.Fprintf(cmd.OutOrStdout(), "template %s is being stored for other hosts …\n", t.Name) })
+	stats, err := hostd.StoreTemplate(cmd.Context(), cfg, store, t.BuildID)
+	slow.Stop()
+	if err != nil {
+		return fmt.Errorf("store template %s: %w", t.Name, err)
+	}
+	if stats.NewChunks > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "template %s is stored after %s: %d MB\n", t.Name, stats.Took.Round(100*time.Millisecond), stats.NewBytes>>20)
+	}
+	return nil
 }
 
 // progress prints a line for each step of a build, and one every few seconds

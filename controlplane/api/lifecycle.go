@@ -86,6 +86,7 @@ type ForkedTree struct {
 	Children []Sandbox    `json:"children"`
 	Failed   []FailedFork `json:"failed"`
 	PauseMS  int64        `json:"pause_ms"` // how long the parent was paused
+	Stored   bool         `json:"stored"`   // the capture is in the snapshot store; an upload that failed is repeated
 }
 
 // FailedFork is a child that did not start.

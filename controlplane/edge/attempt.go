@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,7 @@ type attempt struct {
 	body      *body
 	head      http.Header // of the client's answer
 	err       error
+	openedBy  atomic.Pointer[string] // the id of the request that opened the connection
 
 	sent    atomic.Bool // the head of the request was sent
 	begun   atomic.Bool // a response has begun
@@ -60,6 +62,13 @@ func (a *attempt) clean(h http.Header) {
 		removeForHost(h)
 	case a.shared != "":
 		keepCookies(h, a.shared)
+	}
+}
+
+// connected is called with the connection that the request goes over.
+func (a *attempt) connected(info httptrace.GotConnInfo) {
+	if c, ok := info.Conn.(*connection); ok {
+		a.openedBy.Store(&c.openedBy)
 	}
 }
 

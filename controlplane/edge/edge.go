@@ -277,7 +277,7 @@ func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, v visit) 
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), attemptKey{}, a))
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { a.sent.Store(true) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: a.connected, WroteHeaders: func() { a.sent.Store(true) }})
 	a.ctx = ctx
 	out := r.WithContext(ctx)
 	out.Body = a.body.again()
@@ -287,6 +287,10 @@ func (e *Edge) try(w http.ResponseWriter, r *http.Request, a *attempt, v visit) 
 	e.proxy.ServeHTTP(answer, out)
 	if a.err == nil {
 		answer.Complete() // while the request still counts
+	}
+	if openedBy := a.openedBy.Load(); openedBy != nil {
+		e.cfg.Log.DebugContext(ctx, "request passed on", "request_id", a.requestID, "opened_by", *openedBy,
+			"sandbox_id", hostapi.ShortID(a.target.sandbox.ID), "agent_id", a.target.sandbox.HostID, "port", a.target.port)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,7 +34,7 @@ type host struct {
 	mu     sync.Mutex
 	ports  map[string]string // guest port to address
 	refuse *hostapi.Error    // answers every dial, if set
-	dials  int
+	dials  []string          // the ids of the requests that they were for
 
 	boxes map[string]*boxOf // further boxes, by id
 }
@@ -71,12 +72,18 @@ func (h *host) set(e *hostapi.Error) {
 func (h *host) dialled() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.dials
+	return len(h.dials)
+}
+
+func (h *host) dialledFor() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.dials)
 }
 
 func (h *host) dial(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
-	h.dials++
+	h.dials = append(h.dials, r.Header.Get(hostapi.HeaderRequestID))
 	address, refuse := h.ports[r.PathValue("port")], h.refuse
 	if of := h.boxes[r.PathValue("id")]; of != nil {
 		address, refuse = of.address, of.refuse

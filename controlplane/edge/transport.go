@@ -134,7 +134,14 @@ func (e *Edge) dial(ctx context.Context) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, &dialError{context.Cause(a.ctx)}
 	}
-	return conn, nil
+	return &connection{Stream: conn, openedBy: a.requestID}, nil
+}
+
+// connection is a connection to a port. The host, which passes on its bytes, knows the
+// request alone for which it was opened; others follow on it.
+type connection struct {
+	*hostapi.Stream
+	openedBy string // request id
 }
 
 // dialError means that no connection to the sandbox was made.

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS events (
 	PRIMARY KEY (agent_id, seq)
 );
 CREATE INDEX IF NOT EXISTS events_workspace ON events (workspace_id, day, template, type);
+CREATE INDEX IF NOT EXISTS events_sandbox ON events (sandbox_id, ts_ms);
 CREATE INDEX IF NOT EXISTS events_age ON events (ts_ms);
 CREATE TABLE IF NOT EXISTS owned (
 	sandbox_id   TEXT PRIMARY KEY,

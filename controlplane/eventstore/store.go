@@ -179,24 +179,49 @@ func (s *Store) Cursor(ctx context.Context, agentID string) (uint64, error) {
 // Unowned returns the last limit events of a host after since that belong to no
 // workspace's sandbox, oldest first.
 func (s *Store) Unowned(ctx context.Context, agentID string, since time.Time, limit int) ([]hostapi.Event, error) {
-	if err := s.open(ctx); err != nil {
-		return nil, err
-	}
-	rows, err := s.db.QueryContext(ctx, s.d.args(`
-		SELECT seq, ts_ms, sandbox_id, type, code, message, metadata FROM events
-		WHERE workspace_id = '' AND agent_id = $1 AND ts_ms > $2 ORDER BY seq DESC LIMIT $3`),
-		agentID, since.UnixMilli(), limit)
+	found, err := s.last(ctx, "workspace_id = '' AND agent_id = $1 AND ts_ms > $2 ORDER BY seq DESC LIMIT $3", agentID, since.UnixMilli(), limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of host %s: %w", agentID, err)
 	}
+	return found, nil
+}
+
+// MaxHistory limits the messages and metadata that OfSandbox returns, in bytes. A host
+// keeps as much of a sandbox.
+const MaxHistory = 2 << 20
+
+// OfSandbox returns the last limit events of a workspace's sandbox after since, oldest
+// first, also of one that was deleted.
+func (s *Store) OfSandbox(ctx context.Context, workspaceID, sandboxID string, since time.Time, limit int) ([]hostapi.Event, error) {
+	found, err := s.last(ctx, "workspace_id = $1 AND sandbox_id = $2 AND ts_ms > $3 ORDER BY ts_ms DESC, seq DESC LIMIT $4",
+		workspaceID, sandboxID, since.UnixMilli(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of a sandbox: %w", err)
+	}
+	return found, nil
+}
+
+// last returns the events of a condition that puts the newest first, oldest first, and
+// not more than MaxHistory.
+func (s *Store) last(ctx context.Context, condition string, args ...any) ([]hostapi.Event, error) {
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.db.QueryContext(ctx, s.d.args("SELECT agent_id, seq, ts_ms, sandbox_id, type, code, message, metadata FROM events WHERE "+condition), args...)
+	if err != nil {
+		return nil, err
+	}
 	defer rows.Close()
 	var out []hostapi.Event
-	for rows.Next() {
-		e := hostapi.Event{HostID: agentID}
+	for size := 0; rows.Next(); {
+		var e hostapi.Event
 		var at int64
 		var metadata string
-		if err := rows.Scan(&e.Seq, &at, &e.SandboxID, &e.Type, &e.Code, &e.Message, &metadata); err != nil {
-			return nil, fmt.Errorf("read the events of host %s: %w", agentID, err)
+		if err := rows.Scan(&e.HostID, &e.Seq, &at, &e.SandboxID, &e.Type, &e.Code, &e.Message, &metadata); err != nil {
+			return nil, err
+		}
+		if size += len(e.Message) + len(metadata); size > MaxHistory {
+			break
 		}
 		e.Time, e.Metadata = time.UnixMilli(at).UTC(), json.RawMessage(metadata)
 		out = append(out, e)

@@ -308,3 +308,46 @@ func TestWhatBelongsToNoSandbox(t *testing.T) {
 		}
 	})
 }
+
+func TestTheHistoryOfOneSandbox(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		appendAll(t, s, "h1",
+			event(1, noon, "s1", hostapi.EventRunning, `{}`), event(2, noon, "s2", hostapi.EventRunning, `{}`),
+			event(3, noon.Add(time.Second), "s1", hostapi.EventPaused, `{"a":1}`))
+		moved := event(1, noon.Add(2*time.Second), "s1", hostapi.EventDeleted, `{}`)
+		other := event(2, noon.Add(3*time.Second), "s1", hostapi.EventRunning, `{}`)
+		other.WorkspaceID = "w2"
+		appendAll(t, s, "h2", moved, other)
+		for name, c := range map[string]struct {
+			workspace string
+			since     time.Time
+			limit     int
+			want      string
+		}{
+			"all":       {"w1", time.Time{}, 10, "h1 sandbox.running, h1 sandbox.paused, h2 sandbox.deleted"},
+			"the last":  {"w1", time.Time{}, 1, "h2 sandbox.deleted"},
+			"since":     {"w1", noon, 10, "h1 sandbox.paused, h2 sandbox.deleted"},
+			"another's": {"w2", time.Time{}, 10, "h2 sandbox.running"},
+			"nobody's":  {"", time.Time{}, 10, ""},
+		} {
+			found, err := s.OfSandbox(t.Context(), c.workspace, "s1", c.since, c.limit)
+			var got []string
+			for _, e := range found {
+				got = append(got, e.HostID+" "+string(e.Type))
+			}
+			if err != nil || strings.Join(got, ", ") != c.want {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+		large := func(seq uint64) hostapi.Event {
+			e := event(seq, noon.Add(time.Duration(seq)*time.Second), "big", hostapi.EventPaused, `{}`)
+			e.Message = strings.Repeat("x", MaxHistory/4)
+			return e
+		}
+		appendAll(t, s, "h3", large(1), large(2), large(3), large(4), large(5))
+		if found, err := s.OfSandbox(t.Context(), "w1", "big", time.Time{}, 10); err != nil || len(found) != 3 || found[2].Seq != 5 {
+			t.Errorf("%d events of a long history, %v", len(found), err)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
@@ -33,12 +35,17 @@ type rig struct {
 
 func newRig(t testing.TB, replicas int, fault func(f *record.Flow, at flow.Point) error, kinds ...flow.Kind) *rig {
 	t.Helper()
+	return newRigWith(t, replicas, testcluster.Log(), fault, kinds...)
+}
+
+func newRigWith(t testing.TB, replicas int, log *slog.Logger, fault func(f *record.Flow, at flow.Point) error, kinds ...flow.Kind) *rig {
+	t.Helper()
 	r := &rig{Cluster: testcluster.New(t, replicas), t: t, engines: map[string]*flow.Engine{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, rep := range r.Replicas {
 		e := flow.NewEngine(flow.Config{
-			Store: rep.Store, Clock: time.Now, Random: func() float64 { return 0 }, Logger: testcluster.Log(), Fault: fault,
+			Store: rep.Store, Clock: time.Now, Random: func() float64 { return 0 }, Logger: log, Fault: fault,
 		})
 		if err := e.Register(kinds...); err != nil {
 			t.Fatal(err)
@@ -479,4 +486,56 @@ func TestAKindWithoutItsExpireStepIsRefused(t *testing.T) {
 	if err := flow.NewEngine(flow.Config{}).Register(flow.Kind{Name: "k", Expire: "gone"}); err == nil {
 		t.Fatal("no error")
 	}
+}
+
+// What a flow writes, and what its steps ask of hosts, is for the request that began it.
+func TestAFlowHasItsRequestsID(t *testing.T) {
+	var asked atomic.Value
+	kind := threeSteps(func(string) error { return nil })
+	act := kind.Steps["a"]
+	var tries atomic.Int64
+	kind.Steps["a"] = func(ctx context.Context, run flow.Run) (flow.Commit, error) {
+		asked.Store(hostapi.RequestID(ctx))
+		if tries.Add(1) == 1 {
+			return nil, errors.New("host does not answer")
+		}
+		return act(ctx, run)
+	}
+	var said lines
+	r := newRigWith(t, 1, slog.New(hostapi.WithRequestIDs(slog.NewTextHandler(&said, nil))), nil, kind)
+	f := three("f1")
+	f.Data = map[string]string{"request_id": "req_1"}
+	r.begin(f)
+	if err := r.wait("f1"); err != nil {
+		t.Fatal(err)
+	}
+	if asked.Load() != "req_1" {
+		t.Errorf("the step is for request %q", asked.Load())
+	}
+	if line := said.of("flow step failed"); strings.Count(line, "request_id=req_1") != 1 {
+		t.Errorf("the engine logged %q", line)
+	}
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// of returns the first line of a message.
+func (l *lines) of(message string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, message) {
+			return line
+		}
+	}
+	return ""
 }

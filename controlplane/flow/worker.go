@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/telemetry"
@@ -25,6 +26,8 @@ func (e *Engine) advance(ctx, live context.Context, id string) {
 			return
 		}
 		f := run.Flow
+		request := requestOf(f)
+		ctx, live := hostapi.WithRequestID(ctx, request), hostapi.WithRequestID(live, request)
 		next, err := e.step(ctx, live, run)
 		release()
 		switch {
@@ -47,6 +50,16 @@ func (e *Engine) advance(ctx, live context.Context, id string) {
 			}
 		}
 	}
+}
+
+// requestOf returns the id of the request that began a flow, if the flow's data has it:
+// what the flow's steps write, and what they ask of hosts, is for that request.
+func requestOf(f *record.Flow) string {
+	var data struct {
+		RequestID string `json:"request_id"`
+	}
+	_ = Decode(f, &data) // data of another form has none
+	return data.RequestID
 }
 
 var errDropped = errors.New("dropped by a fault")

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Claim claims the captures of running forks, and the stored captures of fork-trees
-// of which a sandbox still exists.
+// Claim claims the captures of running forks and of those whose upload is repeated,
+// and the stored captures of fork-trees of which a sandbox still exists.
 var Claim = snapshot.Claim{
 	Capture: running,
 	Stored: func(r raftstore.Reader) func(id string) bool {
@@ -19,6 +19,9 @@ var Claim = snapshot.Claim{
 }
 
 func running(r raftstore.Reader, group string) bool {
-	_, live := flow.Live(r, Subject(group))
+	if _, live := flow.Live(r, Subject(group)); live {
+		return true
+	}
+	_, live := flow.Live(r, storeSubject(group))
 	return live
 }

@@ -69,6 +69,30 @@ func (f *Flows) postRunning(ctx context.Context, run flow.Run, data *Fork, index
 	return f.post(ctx, data.HostID, data.ParentID, e)
 }
 
+// postFailed posts on the parent that a child has failed. Its key is not that of
+// postRunning: if the whole batch is repeated, the child may run after all.
+func (f *Flows) postFailed(ctx context.Context, run flow.Run, data *Fork, index int, why string) error {
+	group, id := groupOf(run.Flow), data.Children[index].ID
+	e := hostapi.NewEvent{
+		Key: "fork/" + group + "/" + id + "/failed", Type: hostapi.EventForkChildFailed, Message: fmt.Sprintf("child %d failed", index), Metadata: data.about(group),
+	}
+	e.Metadata["child_id"], e.Metadata["index"], e.Metadata["error"] = id, index, why
+	return f.post(ctx, data.HostID, data.ParentID, e)
+}
+
+// postOutcome posts what a host has answered about a child, unless the child is tried
+// again.
+func (f *Flows) postOutcome(ctx context.Context, run flow.Run, data *Fork, index int, o outcome) {
+	switch {
+	case o.err == nil:
+		_ = f.postRunning(ctx, run, data, index, o.ends)
+		_ = f.postChild(ctx, run, data, index, o.row, o.ends)
+	case hosts.Superseded(ctx, o.err), f.passing(run, o.row.HostID, o.err):
+	case final(data, data.Stored || f.hasStore(data.HostID), classify(o.err)):
+		_ = f.postFailed(ctx, run, data, index, reason(o.err))
+	}
+}
+
 // postOutcomes posts the outcome of every child and of the fork. It repeats the
 // earlier events, in case they were lost.
 func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error {
@@ -82,14 +106,12 @@ func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error
 		if c.Error == "" {
 			running++
 			posts.Go(func() error { return f.postRunning(ctx, run, &data, i, c.MS) })
-			posts.Go(func() error { return f.postChild(ctx, run, data, i) })
+			if row, ok := raftstore.Get(run.View, record.Sandboxes, c.ID); ok {
+				posts.Go(func() error { return f.postChild(ctx, run, &data, i, row, c.MS) })
+			}
 			continue
 		}
-		e := hostapi.NewEvent{
-			Key: "fork/" + group + "/" + c.ID, Type: hostapi.EventForkChildFailed, Message: fmt.Sprintf("child %d failed", i), Metadata: data.about(group),
-		}
-		e.Metadata["child_id"], e.Metadata["index"], e.Metadata["error"] = c.ID, i, c.Error
-		posts.Go(func() error { return f.post(ctx, data.HostID, data.ParentID, e) })
+		posts.Go(func() error { return f.postFailed(ctx, run, &data, i, c.Error) })
 	}
 	if err := posts.Wait(); err != nil || data.Mode != Tree {
 		return err
@@ -103,13 +125,8 @@ func (f *Flows) postOutcomes(ctx context.Context, run flow.Run, data Fork) error
 	})
 }
 
-// postChild posts a child's origin on the child.
-func (f *Flows) postChild(ctx context.Context, run flow.Run, data Fork, index int) error {
-	child := data.Children[index]
-	row, ok := raftstore.Get(run.View, record.Sandboxes, child.ID)
-	if !ok {
-		return nil
-	}
+// postChild posts a child's origin on the child, which ran ms after the fork began.
+func (f *Flows) postChild(ctx context.Context, run flow.Run, data *Fork, index int, row *record.Sandbox, ms int64) error {
 	group := groupOf(run.Flow)
 	e := hostapi.NewEvent{
 		Key: "fork/" + group, Type: hostapi.EventForked, Message: "forked from " + hostapi.ShortID(data.ParentID), Metadata: data.about(group),
@@ -117,6 +134,6 @@ func (f *Flows) postChild(ctx context.Context, run flow.Run, data Fork, index in
 	if data.Mode == Warm {
 		e.Type = hostapi.EventWarmForked
 	}
-	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, child.MS
-	return f.post(ctx, row.HostID, child.ID, e)
+	e.Metadata["parent_id"], e.Metadata["index"], e.Metadata["ms"] = data.ParentID, index, ms
+	return f.post(ctx, row.HostID, row.ID, e)
 }

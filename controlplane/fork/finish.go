@@ -36,9 +36,10 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	}
 	var all errgroup.Group
 	var storing error
-	if data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.HostID) {
+	upload := data.Mode == Tree && alive > 0 && !data.Stored && f.hasStore(data.HostID)
+	if upload {
 		all.Go(func() error {
-			_, storing = f.store(ctx, run, data.HostID) // nothing more starts from it
+			_, storing = f.store(ctx, groupOf(run.Flow), data.HostID) // nothing more starts from it
 			return nil
 		})
 	}
@@ -54,8 +55,14 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.Logger.WarnContext(ctx, "capture of a fork was not stored", "group", groupOf(run.Flow), "agent_id", data.HostID,
 			"request_id", data.RequestID, "error", storing)
 	}
+	data.Stored = data.Stored || upload && storing == nil
+	// Without the capture there is nothing to repeat: an earlier run of this step may
+	// have stored and released it.
+	repeat := storing != nil && !hostapi.HasCode(storing, hostapi.CodeNoSnapshot)
 	// The stored capture of a tree stays while a sandbox of the tree exists.
-	f.release(ctx, run, data, data.Mode != Tree || alive == 0)
+	if !repeat {
+		f.release(ctx, groupOf(run.Flow), data, data.Mode != Tree || alive == 0)
+	}
 	if alive == 0 {
 		return func(tx *raftstore.Tx) (flow.Next, error) {
 			f.drop(tx, run, data)
@@ -72,6 +79,11 @@ func (f *Flows) finish(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			key = key.Clone()
 			key.Result = raw
 			raftstore.Put(tx, record.IdempotencyKeys, key)
+		}
+		if repeat {
+			if err := beginStore(tx, groupOf(run.Flow), data); err != nil {
+				return flow.Next{}, err
+			}
 		}
 		return flow.DoneWith(result), nil
 	}, nil
@@ -98,7 +110,7 @@ var releaseTime = timescale.Limit(10 * time.Second)
 // release deletes the capture from all hosts and, with unstore, from the store,
 // through the parent's host or another. If a call fails, the inventory deletes the
 // capture later, because no flow accounts for it any more.
-func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bool) {
+func (f *Flows) release(ctx context.Context, group string, data Fork, unstore bool) {
 	if data.Mode == Warm {
 		return
 	}
@@ -107,7 +119,6 @@ func (f *Flows) release(ctx context.Context, run flow.Run, data Fork, unstore bo
 		defer cancel()
 		return do(ctx)
 	}
-	group := groupOf(run.Flow)
 	var calls errgroup.Group
 	for _, hostID := range append([]string{data.HostID}, data.Copies...) {
 		calls.Go(func() error {

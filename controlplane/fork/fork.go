@@ -26,6 +26,7 @@ import (
 const (
 	KindFork    = "fork"
 	KindPromote = "fork.promote"
+	KindStore   = "fork.store" // uploads the capture of a tree that could not be uploaded
 )
 
 // Mode says what children inherit.
@@ -57,6 +58,10 @@ var errNoChild = &apierror.Error{
 type Flows struct {
 	*core.Core
 	sandboxes *sandbox.Flows
+
+	// StorePause is the delay after the first failed upload; each is twice the one
+	// before. Default 10 s.
+	StorePause time.Duration
 }
 
 // Kinds returns the kinds of flows, for the engine.
@@ -72,6 +77,10 @@ func (s *Forks) Kinds() []flow.Kind {
 		{
 			Name: KindPromote, ActTimeout: time.Minute, Host: promotedsHost,
 			Steps: map[string]flow.Step{stepAwait: f.await},
+		},
+		{
+			Name: KindStore, Expire: stepNotStored, ActTimeout: actTimeout, Host: storesHost,
+			Steps: map[string]flow.Step{stepStoreAgain: f.storeAgain, stepNotStored: f.notStored},
 		},
 	}
 }
@@ -133,6 +142,7 @@ const (
 // Result is the result of a fork with at least one running child.
 type Result struct {
 	PauseMS int64    `json:"pause_ms"`
+	Stored  bool     `json:"stored,omitempty"`
 	Failed  []Failed `json:"failed,omitempty"`
 }
 
@@ -143,7 +153,7 @@ type Failed struct {
 }
 
 func (d *Fork) result() Result {
-	r := Result{PauseMS: d.PauseMS}
+	r := Result{PauseMS: d.PauseMS, Stored: d.Mode == Tree && d.Stored}
 	for i, c := range d.Children {
 		if c.Error != "" {
 			r.Failed = append(r.Failed, Failed{Index: i, Error: c.Error})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -30,7 +32,7 @@ type Forks struct {
 
 // New returns the use cases.
 func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
-	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows}, core: c, sandboxes: sandboxes}
+	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows, StorePause: 10 * time.Second}, core: c, sandboxes: sandboxes}
 }
 
 // forking is a checked request for a fork.
@@ -62,6 +64,7 @@ type forked struct {
 	children []api.Sandbox // those that run, by index
 	failed   []api.FailedFork
 	pauseMS  int64
+	stored   bool // the capture of a tree is in the snapshot store
 }
 
 // Fork creates children that inherit the disk of a running sandbox, or one warm
@@ -92,7 +95,7 @@ func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.F
 		return api.ForkedTree{}, err
 	}
 	return run(ctx, s, c, id, f, func(out forked) api.ForkedTree {
-		return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS}
+		return api.ForkedTree{TreeID: out.group, ParentID: id, Children: out.children, Failed: out.failed, PauseMS: out.pauseMS, Stored: out.stored}
 	})
 }
 
@@ -224,7 +227,8 @@ func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*re
 	if size > maxForkBytes {
 		return nil, &apierror.Error{
 			Code: apierror.ETooLarge, Message: "request too large",
-			Detail: "environment and metadata of all children together are too large: make fewer children at once",
+			Detail: fmt.Sprintf("a child's environment and metadata take %d bytes, all children's may take %d: make at most %d children at once",
+				size/f.count, maxForkBytes, maxForkBytes*f.count/size),
 		}
 	}
 	return out, nil
@@ -250,7 +254,7 @@ func resultOf(key *record.IdempotencyKey) (r Result) {
 
 // answer returns the outcome of a fork that has ended.
 func (s *Forks) answer(r raftstore.Reader, c core.Caller, group string, ids []string, result Result) (forked, error) {
-	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS}
+	out := forked{group: group, failed: core.Each(result.Failed, func(f Failed) api.FailedFork { return api.FailedFork(f) }), pauseMS: result.PauseMS, stored: result.Stored}
 	for _, id := range ids {
 		if row, err := sandbox.Owned(r, c, id); err == nil {
 			out.children = append(out.children, s.sandboxes.Show(row))

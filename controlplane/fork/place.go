@@ -18,9 +18,9 @@ import (
 
 // store uploads the capture to the snapshot store and returns the digest of its
 // manifest.
-func (f *Flows) store(ctx context.Context, run flow.Run, hostID string) (manifest string, err error) {
+func (f *Flows) store(ctx context.Context, group, hostID string) (manifest string, err error) {
 	err = f.Hosts.Call(ctx, hostID, func(ctx context.Context, c *hosts.Client) error {
-		made, err := c.StoreCapture(ctx, groupOf(run.Flow))
+		made, err := c.StoreCapture(ctx, group)
 		manifest = made.Manifest
 		return err
 	})
@@ -38,7 +38,7 @@ func (f *Flows) placeElsewhere(ctx context.Context, run flow.Run) (flow.Commit, 
 	f.clean(ctx, run, data)
 	var failed error
 	if !data.Stored {
-		data.Manifest, failed = f.store(ctx, run, data.HostID)
+		data.Manifest, failed = f.store(ctx, groupOf(run.Flow), data.HostID)
 		if failed != nil && (hosts.Superseded(ctx, failed) || f.passing(run, data.HostID, failed)) {
 			return nil, failed
 		}
@@ -124,6 +124,9 @@ func (f *Flows) warm(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if row, ok := starting(run.View, run.Flow, data.Children[0].ID); ok {
 		_ = f.postStaged(ctx, run, &data) // finish repeats it
 		outcomes[0] = f.put(ctx, run, &data, 0, row)
+		if outcomes[0].err == nil || !refused(outcomes[0].err) { // a fork that was refused has no child
+			f.postOutcome(ctx, run, &data, 0, outcomes[0]) // finish repeats it, too
+		}
 	}
 	if err := f.mustRetry(ctx, run, &data, outcomes); err != nil {
 		return nil, err
@@ -146,7 +149,7 @@ func (f *Flows) giveUp(ctx context.Context, run flow.Run, data Fork, cause error
 	for _, c := range data.Children {
 		f.Hosts.Release(c.ID)
 	}
-	f.release(ctx, run, data, true) // the capture may exist
+	f.release(ctx, groupOf(run.Flow), data, true) // the capture may exist
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		f.drop(tx, run, data)
 		return flow.Fail(failure), nil

@@ -78,9 +78,8 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			f.Hosts.Reserve(row) // an earlier leader may have placed it
 			all.Go(func() error {
 				outcomes[i] = f.put(ctx, run, &data, i, row)
-				if <-announced; outcomes[i].err == nil {
-					_ = f.postRunning(ctx, run, &data, i, outcomes[i].ends) // finish repeats it, too
-				}
+				<-announced
+				f.postOutcome(ctx, run, &data, i, outcomes[i]) // finish repeats it, too
 				return nil
 			})
 		}
@@ -90,7 +89,7 @@ func (f *Flows) start(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		// children, which then have the processors to themselves.
 		all.Go(func() error {
 			var err error
-			manifest, err = f.store(ctx, run, data.HostID)
+			manifest, err = f.store(ctx, groupOf(run.Flow), data.HostID)
 			stored = err == nil
 			return nil
 		})
@@ -194,7 +193,7 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 		child := &data.Children[i]
 		child.Reason = classify(o.err)
 		child.Tried = append(slices.Clone(child.Tried), o.row.HostID)
-		if child.Reason == reasonFailed || !store || data.Mode == Warm {
+		if final(&data, store, child.Reason) {
 			child.Error = reason(o.err)
 		}
 		f.Hosts.Release(child.ID)
@@ -234,6 +233,11 @@ func (f *Flows) commitOutcomes(ctx context.Context, run flow.Run, data Fork, out
 		data.Ended = f.since(&data)
 		return flow.Goto(stepFinish, data), nil
 	}
+}
+
+// final reports whether a child that a host did not start is not tried on another.
+func final(data *Fork, store bool, why reasonKind) bool {
+	return why == reasonFailed || !store || data.Mode == Warm
 }
 
 const errDeleted = "it was deleted while it was being made"

@@ -29,7 +29,7 @@ var (
 
 	exampleForkTree   = api.ForkTree{Count: &exampleCount, Metadata: api.Object(`{"try":"the other branch"}`)}
 	exampleForkedTree = api.ForkedTree{
-		TreeID: exampleTreeID, ParentID: exampleSandbox.ID, PauseMS: 61,
+		TreeID: exampleTreeID, ParentID: exampleSandbox.ID, PauseMS: 61, Stored: true,
 		Children: []api.Sandbox{exampleChild("d7j5d3n5x7z2q4m6w2k4t6r2pc", treeMetadata("child", 0))},
 		Failed:   []api.FailedFork{{Index: 1, Error: "insufficient host memory for sandbox"}},
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -207,7 +208,7 @@ func logRoutes() []route {
 		{get, "/v1/sandboxes/:id/events", workspace, (*API).showEvents, operation{
 			id: "events", tag: "Logs and events", summary: "Read what happened to a sandbox, oldest first",
 			detail: "With `follow`, server-sent events named `ev`, each with an Event, its `id` the event's `ts`: pass it as `since`, " +
-				"or as Last-Event-ID, to go on from there without a gap or a double.",
+				"or as Last-Event-ID, to go on from there without a gap or a double. Without `follow`, a deleted sandbox's events, for 90 days.",
 			query: []parameter{
 				{name: "tail", description: "The last so many, 10000 at most; of those after since where it is given. 100 unless either is given.", schema: anInteger(0, math.MaxInt32)},
 				{name: "since", description: "Only what came after this time.", schema: map[string]any{"type": "string", "format": "date-time"}},
@@ -216,7 +217,8 @@ func logRoutes() []route {
 			status: 200, answer: []api.Event{exampleEvent}, acceptType: typeEvents,
 			events: map[string]any{"ev": api.Event{}, "error": api.ErrorBody{}},
 			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid since", "invalid follow"), manyStreams,
-				apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}),
+				apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"},
+				apierror.Error{Code: apierror.EUnavailable, Message: "event store unavailable", RetryAfter: time.Second}),
 		}},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +12,11 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
 )
 
@@ -98,4 +102,93 @@ func TestLongListsOfEventsAreHeldWithinBounds(t *testing.T) {
 	if _, err := r.Logs.Events(unread, testplane.Caller, sb.ID, q); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// stored is an event store.
+type stored map[string][]hostapi.Event
+
+func (s stored) OfSandbox(_ context.Context, workspaceID, id string, since time.Time, limit int) (out []hostapi.Event, err error) {
+	if workspaceID == "away" {
+		return nil, errors.New("no connection")
+	}
+	for _, e := range s[workspaceID+"/"+id] {
+		if e.Time.After(since) {
+			out = append(out, e)
+		}
+	}
+	return out[max(0, len(out)-limit):], nil
+}
+
+// The event store answers when the host cannot: after a delete, for a box that is gone,
+// and while the host is lost.
+func TestEventsOutliveTheSandbox(t *testing.T) {
+	tier.Slow(t)
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 4096)
+	running(p, h, id)
+	begun := time.Now().UTC().Truncate(time.Millisecond)
+	const old = "zzzzzzzzzzzzzzzzzzzzzzzzzz"
+	store := stored{
+		"ws/" + id: {{Time: begun, SandboxID: id, Type: hostapi.EventRunning}},
+		"ws/" + old: {
+			{Time: begun, SandboxID: old, Type: hostapi.EventRunning}, {Time: begun.Add(time.Second), SandboxID: old, Type: hostapi.EventDeleted},
+		},
+	}
+	logs := sandbox.New(p.LeaderNode().Core, sandbox.Config{History: store}).Logs
+	one, none := 1, 0
+	for name, c := range map[string]struct {
+		id    string
+		query api.EventQuery
+		want  []hostapi.EventType
+	}{
+		"deleted":            {old, api.EventQuery{}, []hostapi.EventType{hostapi.EventRunning, hostapi.EventDeleted}},
+		"deleted, last":      {old, api.EventQuery{Tail: &one}, []hostapi.EventType{hostapi.EventDeleted}},
+		"deleted, since":     {old, api.EventQuery{Since: begun}, []hostapi.EventType{hostapi.EventDeleted}},
+		"deleted, none":      {old, api.EventQuery{Tail: &none}, nil},
+		"deleted, all since": {old, api.EventQuery{Since: begun.Add(time.Minute)}, nil},
+		"of the host":        {id, api.EventQuery{}, nil},
+	} {
+		found, err := logs.Events(t.Context(), testplane.Caller, c.id, c.query)
+		var got []hostapi.EventType
+		for _, e := range found {
+			got = append(got, hostapi.EventType(e.Type))
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		workspace, id string
+		want          apierror.Code
+	}{
+		"another workspace": {"other", old, apierror.ENotFound},
+		"unknown":           {"ws", strings.Repeat("q", len(id)), apierror.ENotFound},
+		"no workspace":      {"", old, apierror.EUnauthorized},
+		"store is away":     {"away", old, apierror.EUnavailable},
+	} {
+		if _, err := logs.Events(t.Context(), core.Caller{WorkspaceID: c.workspace}, c.id, api.EventQuery{}); apierror.CodeOf(err) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A client that follows learns by a 404 that nothing more will come.
+	if _, err := logs.FollowEvents(t.Context(), testplane.Caller, old, api.EventQuery{}); apierror.CodeOf(err) != apierror.ENotFound {
+		t.Errorf("follow: %v", err)
+	}
+	answers := func(when string) {
+		t.Helper()
+		found, err := logs.Events(t.Context(), testplane.Caller, id, api.EventQuery{})
+		if err != nil || len(found) != 1 || found[0].Type != string(hostapi.EventRunning) {
+			t.Errorf("%s: %v, %v", when, found, err)
+		}
+	}
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "events" {
+			return &hostapi.Error{Code: hostapi.CodeNotFound, Message: "not found"}
+		}
+		return nil
+	})
+	answers("the box is gone")
+	h.Silence(true)
+	becomes(t, p, id, record.SandboxFailed)
+	answers("the host is lost")
 }

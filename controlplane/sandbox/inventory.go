@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -136,6 +137,7 @@ func (k *keeper) inventory(ctx context.Context) {
 	k.follow(ctx, news)
 	k.updateDrifted(ctx, drifted)
 	k.removeOrphans(ctx, k.looks.orphans())
+	k.tellHosts(ctx)
 }
 
 // differs reports whether host and row disagree on whether a sandbox is persistent, which
@@ -182,16 +184,27 @@ func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
 // that an earlier leader did not commit.
 func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	var changed []*record.Sandbox
+	returned := map[string]uint64{} // by sandbox: the version of its row that was unreachable
 	loops.InParts(ctx, k.Term, loopInventory, news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
 		changed = changed[:0]
+		clear(returned)
 		for _, b := range part {
 			if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && Follows(s, b) {
+				if s.Unreachable {
+					returned[s.ID] = s.ModifyIndex
+				}
 				changed = append(changed, Follow(tx, s, b))
 			}
 		}
 		return nil
 	}, func() {
 		for _, s := range changed {
+			if version, ok := returned[s.ID]; ok {
+				k.tell(s, hostapi.NewEvent{
+					Key: "returned/" + strconv.FormatUint(version, 10), Type: hostapi.EventReturned,
+					Message: "its host was unreachable, and has returned with it", Metadata: map[string]any{"status": string(s.Status)},
+				})
+			}
 			if s.Status == record.SandboxFailed {
 				k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID, "why", s.Error)
 			}
@@ -238,8 +251,11 @@ func (k *keeper) confirmMissing(ctx context.Context, s *record.Sandbox) {
 	}
 	hctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
-	if _, err = client.GetBox(hctx, s.ID); hostapi.HasCode(err, hostapi.CodeNotFound) {
-		k.failBox(ctx, s, errBoxGone)
+	if _, err = client.GetBox(hctx, s.ID); hostapi.HasCode(err, hostapi.CodeNotFound) && k.failBox(ctx, s, errBoxGone) {
+		k.tell(s, hostapi.NewEvent{
+			Key: "orphaned/" + strconv.FormatUint(s.Generation, 10), Type: hostapi.EventOrphaned, Message: errBoxGone,
+			Metadata: map[string]any{"reason": errBoxGone}, WorkspaceID: s.WorkspaceID, Template: s.Template,
+		})
 	}
 }
 
@@ -255,17 +271,21 @@ func mayFail(s *record.Sandbox) bool {
 	return s.Status.CanBecome(record.SandboxFailed)
 }
 
-func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason string) {
+// failBox reports whether it has marked the sandbox as failed.
+func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason string) bool {
+	failed := false
 	ok := k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
 		s, ok := raftstore.Get(tx, record.Sandboxes, known.ID)
-		if ok && s.Generation == known.Generation && s.HostID == known.HostID && mayFail(s) {
+		failed = ok && s.Generation == known.Generation && s.HostID == known.HostID && mayFail(s)
+		if failed {
 			fail(tx, s, reason, false)
 		}
 		return nil
 	})
-	if ok {
+	if ok = ok && failed; ok {
 		k.Logger.WarnContext(ctx, "sandbox failed", "sandbox_id", hostapi.ShortID(known.ID), "agent_id", known.HostID, "why", reason)
 	}
+	return ok
 }
 
 // removeOrphans deletes boxes that have been without a row for OrphanGrace.

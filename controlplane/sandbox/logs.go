@@ -16,7 +16,10 @@ type LogLine struct {
 }
 
 // Logs contains the use cases of a sandbox's logs and events.
-type Logs struct{ *reach }
+type Logs struct {
+	*reach
+	history History
+}
 
 // Text returns the existing lines as text. The console's can be read whether or not
 // the sandbox runs.

@@ -40,6 +40,7 @@ type keeper struct {
 
 	mu        sync.Mutex
 	notBefore map[string]time.Time // by sandbox: the earliest time of the next attempt to hibernate it
+	untold    map[string][]untold  // by host
 }
 
 // Loops returns the loops of sandboxes. They delete boxes without a row, fail
@@ -47,7 +48,7 @@ type keeper struct {
 // expired.
 func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
-		Term: t, core: s.core, flows: s.Flows, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{},
+		Term: t, core: s.core, flows: s.Flows, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{}, untold: map[string][]untold{},
 		orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) { return "box", hostapi.ShortID(o.id), o.hostID }),
 	}
 	return []loops.Loop{

@@ -446,6 +446,11 @@ func TestABoxThatIsGone(t *testing.T) {
 	if s := becomes(t, p, id, record.SandboxFailed); s.Error == "" {
 		t.Fatal("no reason given")
 	}
+	// The host has no record of the sandbox, so it must learn whose event it is.
+	testcluster.Await(t, "the event", func() bool {
+		e := h.Events(id)
+		return len(e) == 1 && e[0].Type == hostapi.EventOrphaned && e[0].WorkspaceID == "ws"
+	})
 }
 
 // A heartbeat that is older than the box that it lacks must not fail the sandbox:

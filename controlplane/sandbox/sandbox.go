@@ -19,6 +19,10 @@ type Config struct {
 	PreviewURL    string // pattern with {port} and {id}; "" leaves preview_url empty
 	PreviewTokens PreviewTokens
 
+	// History has the events of sandboxes that their hosts do not have any more; nil:
+	// nothing has.
+	History History
+
 	// Observe is called with the duration of each stage of a create. engine means
 	// that the time is the VMM's own.
 	Observe func(stage string, engine bool, took time.Duration)
@@ -52,7 +56,7 @@ func New(c *core.Core, cfg Config) *Sandboxes {
 	r := &reach{core: c, transitions: &Transitions{Core: c}}
 	files := &Files{reach: r}
 	s := &Sandboxes{
-		Flows: &Flows{Core: c, moves: map[string]Moves{}}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r},
+		Flows: &Flows{Core: c, moves: map[string]Moves{}}, Commands: &Commands{reach: r, files: files}, Files: files, Logs: &Logs{reach: r, history: cfg.History},
 		Ports: &Ports{reach: r, previewURL: cfg.PreviewURL, tokens: cfg.PreviewTokens},
 		reach: r, cfg: cfg,
 	}

@@ -47,7 +47,11 @@ func TestSilenceDestroysNothing(t *testing.T) {
 				t.Errorf("it came back as %+v", s)
 			}
 			hostIs(t, p, record.HostUp)
+			testcluster.Await(t, "the event", func() bool { return len(h.Events(id)) > 0 })
 			p.Passes(5)
+			if e := h.Events(id); len(e) != 1 || e[0].Type != hostapi.EventReturned {
+				t.Errorf("its events are %+v", e)
+			}
 			if b, there := h.Boxes()[id]; !there || b.Status != status {
 				t.Errorf("its box is %+v", h.Boxes())
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,30 @@ func TestEveryCharacterOfAnEnvironmentCountsOnce(t *testing.T) {
 	env, err := r.Node.Sandboxes.Flows.OpenEnv(sb.ID, row.EnvSealed)
 	if err != nil || env["A"] != want {
 		t.Errorf("%d bytes are left: %v", len(env["A"]), err)
+	}
+}
+
+// The error about an environment that is too large names the variable and the limit,
+// also where a snapshot's variables are in the way.
+func TestALargeEnvironmentIsNamed(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	value := func(bytes int) string { return strings.Repeat("x", bytes) }
+	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"OF_THE_SNAPSHOT": value(hostapi.MaxEnv/2 + 100)}})
+	snap, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, in := range map[string]api.CreateSandbox{
+		"LARGE":           {Env: map[string]string{"SMALL": "x", "LARGE": value(hostapi.MaxEnv)}},
+		"LARGEST":         {Env: map[string]string{"SMALL": value(hostapi.MaxEnv/2 - 100), "LARGEST": value(hostapi.MaxEnv/2 + 100)}},
+		"OF_THE_SNAPSHOT": {Env: map[string]string{"MINE": value(hostapi.MaxEnv / 2)}, FromSnapshot: snap.ID},
+	} {
+		in.Template = "base"
+		_, err := r.Create(t.Context(), testplane.Caller, in, core.Idempotency{})
+		e := testplane.Want(t, err, apierror.EInvalid, "invalid env")
+		if !strings.Contains(e.Detail, name) || !strings.Contains(e.Detail, strconv.Itoa(hostapi.MaxEnv)) {
+			t.Errorf("%s: detail %q", name, e.Detail)
+		}
 	}
 }
 

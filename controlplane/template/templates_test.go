@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -265,6 +266,20 @@ func TestBuildsThatAreRefused(t *testing.T) {
 	})
 	_, err := s.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "a", From: "base"}, core.Idempotency{})
 	testplane.Want(t, err, apierror.EForbidden, "account suspended")
+}
+
+// The error about an environment that is too large names the variable and the limit.
+func TestALargeEnvironmentOfABuildIsNamed(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	for _, env := range []map[string]string{
+		{"SMALL": "x", "LARGE": strings.Repeat("x", hostapi.MaxEnv)}, {"SMALL": strings.Repeat("x", hostapi.MaxEnv/2-100), "LARGE": strings.Repeat("x", hostapi.MaxEnv/2+100)},
+	} {
+		_, err := r.Node.Templates.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "web", From: "base", Env: env}, core.Idempotency{})
+		e := testplane.Want(t, err, apierror.EInvalid, "invalid env")
+		if !strings.Contains(e.Detail, "LARGE") || !strings.Contains(e.Detail, strconv.Itoa(hostapi.MaxEnv)) {
+			t.Errorf("detail %q", e.Detail)
+		}
+	}
 }
 
 // JSON needs more bytes for some characters than a build's limit counts.

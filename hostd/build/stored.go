@@ -174,8 +174,10 @@ func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed f
 		if s.Has(build) {
 			continue
 		}
-		err := s.share(ctx, build)
+		stats, err := s.Share(ctx, build)
 		if err == nil {
+			s.cfg.Log.Info("template build is in the snapshot store", "build_id", build, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
+				"took_ms", stats.Took.Milliseconds())
 			err = s.Upload(ctx, build)
 		}
 		if err != nil {
@@ -188,10 +190,12 @@ func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed f
 	}
 }
 
-func (s *Stored) share(ctx context.Context, build string) error {
+// Share stores the files of a build that several snapshots have, which is nearly all of
+// it, before a snapshot or another host needs them.
+func (s *Stored) Share(ctx context.Context, build string) (snapshot.Stats, error) {
 	parts, err := s.cfg.Images.Parts(build)
 	if err != nil {
-		return err
+		return snapshot.Stats{}, err
 	}
 	var files []snapshot.LocalShared
 	for _, p := range parts {
@@ -199,13 +203,7 @@ func (s *Stored) share(ctx context.Context, build string) error {
 			files = append(files, snapshot.LocalShared{SharedFile: snapshot.SharedFile{Name: p.Name, SHA256: p.Key, Size: p.Size}, Path: p.Path})
 		}
 	}
-	stats, err := s.cfg.Snapshots.Share(ctx, files)
-	if err != nil {
-		return err
-	}
-	s.cfg.Log.Info("template build is in the snapshot store", "build_id", build, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
-		"took_ms", stats.Took.Milliseconds())
-	return nil
+	return s.cfg.Snapshots.Share(ctx, files)
 }
 
 // Refusal names an error of the stores as the host does.

@@ -240,7 +240,12 @@ func (r *Recorder) Post(id string, n hostapi.NewEvent) error {
 	}
 	e.Key = n.Key
 	s, err := r.stream(id, false)
-	if err != nil {
+	switch {
+	case errors.Is(err, hosterr.ErrNotFound) && n.WorkspaceID != "":
+		e.Time, e.WorkspaceID, e.Template = r.cfg.Now().UTC().Truncate(time.Millisecond), n.WorkspaceID, n.Template
+		r.number(e)
+		return nil
+	case err != nil:
 		return err
 	}
 	s.mu.Lock()

@@ -380,6 +380,20 @@ func TestPostedEventsAreAddedOnceAKey(t *testing.T) {
 	}
 }
 
+// The control plane finds sandboxes whose box is gone, and with it their stream: only
+// the event stores are told.
+func TestAPostedEventOfASandboxThatIsGone(t *testing.T) {
+	r := open(t, t.TempDir())
+	must(t, r.Post(idA, hostapi.NewEvent{Key: "k", Type: hostapi.EventOrphaned, Message: "gone", WorkspaceID: "ws1", Template: "base"}))
+	found, _, _, err := r.unsent(0)
+	if err != nil || len(found) != 1 || found[0].SandboxID != idA || found[0].WorkspaceID != "ws1" || found[0].Template != "base" || found[0].Time.IsZero() {
+		t.Errorf("the replicas are told %+v, %v", found, err)
+	}
+	if _, err := r.Query(idA, hostapi.EventQuery{}); !errors.Is(err, hosterr.ErrNotFound) {
+		t.Errorf("query = %v", err)
+	}
+}
+
 func TestAClosedStreamLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir)

@@ -28,6 +28,7 @@ const (
 	EventVMDied            EventType = "vm.died"
 	EventVolumeUnflushed   EventType = "volume.unflushed"
 	EventOrphaned          EventType = "recover.orphaned"
+	EventReturned          EventType = "recover.returned"
 	EventUnmanaged         EventType = "recover.unmanaged"
 )
 
@@ -46,7 +47,7 @@ func (t EventType) Code() EventCode {
 	switch t {
 	case EventVMDied, EventOrphaned, EventForkChildFailed:
 		return EventError
-	case EventUnmanaged, EventVolumeUnflushed:
+	case EventUnmanaged, EventReturned, EventVolumeUnflushed:
 		return EventWarn
 	}
 	return EventOK
@@ -69,11 +70,17 @@ type Event struct {
 
 // NewEvent is an event that the control plane adds to a sandbox's. The same
 // Key again, for one sandbox, adds nothing.
+//
+// With a WorkspaceID it may be of a sandbox that the host does not have: then it goes
+// only to the replicas' event stores, each time that it is posted.
 type NewEvent struct {
 	Key      string         `json:"key"`
 	Type     EventType      `json:"type"`
 	Message  string         `json:"message"`
 	Metadata map[string]any `json:"metadata,omitempty"`
+
+	WorkspaceID string `json:"workspace_id,omitempty"`
+	Template    string `json:"template,omitempty"`
 }
 
 // EventBatch is what a host tells a replica's event store: events in the order

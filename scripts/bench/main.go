@@ -20,7 +20,7 @@ import (
 )
 
 // parts can be measured alone; this is the order in which they run.
-var parts = []string{"raft", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "failover"}
+var parts = []string{"raft", "fresh", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "failover"}
 
 type options struct {
 	out       string
@@ -105,6 +105,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		Root:         root,
 		Dir:          stack.Cache(root, "bench", "run"),
 		Logs:         stack.Cache(root, "bench", "log"),
+		Snapshots:    stack.Cache(root, "bench", "snapshots"),
 		PortBase:     stack.DefaultPortBase + 200,
 		HostPrefix:   "m",
 		HostRange:    2,
@@ -116,6 +117,18 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		progress("building missing templates")
 		so.Templates = commandTemplates
 		if err := stack.Prepare(ctx, so, false, os.Stderr); err != nil {
+			return err
+		}
+	}
+	// Of an earlier run: uploads must not find their chunks there.
+	if err := os.RemoveAll(so.Snapshots); err != nil {
+		return err
+	}
+	if o.parts["fresh"] {
+		progress("storing the base template, as make up does")
+		fresh := so
+		fresh.Templates, fresh.StoreTemplates = []string{stack.BaseTemplate}, true
+		if err := stack.Prepare(ctx, fresh, false, os.Stderr); err != nil {
 			return err
 		}
 	}
@@ -131,7 +144,14 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 	}
 	defer c.Close()
 	c.Patience = electionTime
-	return measureParts(ctx, &bench{s: s, c: c, r: r}, o)
+	b := &bench{s: s, c: c, r: r}
+	if o.parts["fresh"] { // before the daemons are idle
+		if err := measureFresh(ctx, b); err != nil {
+			r.note("fresh", "failed: "+err.Error())
+			return fmt.Errorf("fresh: %w", errors.Join(err, b.clear(ctx)))
+		}
+	}
+	return measureParts(ctx, b, o)
 }
 
 func measureParts(ctx context.Context, b *bench, o options) (err error) {

@@ -77,7 +77,7 @@ func measureSandboxes(ctx context.Context, b *bench) error {
 	addStages(r, restored)
 
 	progress("%d creates at once", atOnce)
-	if err := createAtOnce(ctx, b); err != nil {
+	if err := createAtOnce(ctx, b, "create_16_at_once"); err != nil {
 		return err
 	}
 	progress("%d execs of true", execs)
@@ -89,6 +89,18 @@ func measureSandboxes(ctx context.Context, b *bench) error {
 		return fmt.Errorf("memory: %w", err)
 	}
 	return nil
+}
+
+// measureFresh measures what a newcomer meets: the first creates of a stack that has just
+// become healthy.
+func measureFresh(ctx context.Context, b *bench) error {
+	progress("the first create, and %d at once after it", atOnce)
+	first, err := createOne(ctx, b, api.BootRestore)
+	if err != nil {
+		return err
+	}
+	b.r.add("fresh_first_create", ms(first.took), "ms")
+	return errors.Join(createAtOnce(ctx, b, "fresh_16_at_once"), b.c.DeleteSandbox(ctx, first.sandbox.ID))
 }
 
 func waits(all []made) []time.Duration {
@@ -182,7 +194,8 @@ func addStages(r *results, all []made) {
 	r.add("create_stage_ours_control_plane_p50", ms(quantile(rest, 0.5)), "ms")
 }
 
-func createAtOnce(ctx context.Context, b *bench) error {
+// createAtOnce adds what many creates take, under names that begin with name.
+func createAtOnce(ctx context.Context, b *bench, name string) error {
 	all := make([]made, atOnce)
 	errs := make([]error, atOnce)
 	began := time.Now()
@@ -202,9 +215,9 @@ func createAtOnce(ctx context.Context, b *bench) error {
 		}
 		took = append(took, all[i].took)
 	}
-	b.r.want("create_16_at_once_errors", float64(failed), "", atMost, 0)
-	b.r.addLatency("create_16_at_once", took)
-	b.r.add("create_16_at_once_all", ms(whole), "ms")
+	b.r.want(name+"_errors", float64(failed), "", atMost, 0)
+	b.r.addLatency(name, took)
+	b.r.add(name+"_all", ms(whole), "ms")
 	for _, m := range all {
 		if m.sandbox != nil {
 			group.Go(func() {

@@ -63,7 +63,7 @@ func command() *cobra.Command {
 			return fmt.Errorf("--log-level: %w", err)
 		}
 		return runUp(cmd.Context(), stack.Options{
-			Hosts: *hosts, Supervise: true, AllTemplates: true, Notify: notify,
+			Hosts: *hosts, Supervise: true, AllTemplates: true, StoreTemplates: true, Notify: notify,
 			Address: os.Getenv("BERTH_DEV_ADDRESS"), Domain: os.Getenv("BERTH_DEV_DOMAIN"),
 		}, l)
 	}

@@ -345,13 +345,15 @@ def test_fork_tree_keeps_the_winner(fake: Fake, sandbox: Sandbox) -> None:
 
     def answer(asked: Asked) -> Answer:
         if asked.path.endswith("/fork-tree"):
-            return Answer(201, {"tree_id": "t", "parent_id": "p", "children": children, "failed": [], "pause_ms": 4})
+            tree = {"tree_id": "t", "parent_id": "p", "children": children, "failed": [], "pause_ms": 4, "stored": True}
+            return Answer(201, tree)
         if asked.path.endswith("/promote"):
             return Answer(200, {"promoted": children[1], "deleted": asked.json["cleanup_siblings"] * ["one", "three"]})
         return Answer(204)
 
     fake.say(answer)
     with sandbox.fork_tree(3, metadata={"try": 1}) as tree:
+        assert tree.stored
         assert (tree.pause_ms, [c.id for c in tree.children]) == (4, ["one", "two", "three"])
         winner = tree.promote(tree.children[1], cleanup_siblings=True)
     assert winner.id == "two"

@@ -944,6 +944,8 @@ export interface ForkedTree {
   parent_id: string;
   /** how long the parent was paused */
   pause_ms: number;
+  /** the capture is in the snapshot store; an upload that failed is repeated */
+  stored: boolean;
   tree_id: string;
 }
 

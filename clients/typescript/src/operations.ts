@@ -698,7 +698,7 @@ export function evacuateAgent(id: string, body: m.EvacuateAgent): Call<m.Agent> 
 /**
  * Read what happened to a sandbox, oldest first. With `follow`, server-sent events named `ev`, each
  * with an Event, its `id` the event's `ts`: pass it as `since`, or as Last-Event-ID, to go on from
- * there without a gap or a double.
+ * there without a gap or a double. Without `follow`, a deleted sandbox's events, for 90 days.
  */
 export function events(id: string, options: { tail?: number | undefined; since?: string | undefined } = {}): Call<m.Event[]> {
   return {
@@ -827,7 +827,7 @@ export function followDatabaseLogs(id: string, options: { tail?: number | undefi
 /**
  * Read what happened to a sandbox, oldest first. With `follow`, server-sent events named `ev`, each
  * with an Event, its `id` the event's `ts`: pass it as `since`, or as Last-Event-ID, to go on from
- * there without a gap or a double.
+ * there without a gap or a double. Without `follow`, a deleted sandbox's events, for 90 days.
  */
 export function followEvents(id: string, options: { tail?: number | undefined; since?: string | undefined } = {}): Stream {
   return {

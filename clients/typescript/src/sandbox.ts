@@ -230,6 +230,8 @@ export class ForkTree {
   readonly failed: m.FailedFork[];
   /** How long the parent was paused. */
   readonly pauseMs: number;
+  /** Whether the capture is in the snapshot store. */
+  readonly stored: boolean;
   promoted: Sandbox | undefined;
 
   constructor(
@@ -241,6 +243,7 @@ export class ForkTree {
     this.parentId = forked.parent_id;
     this.failed = forked.failed;
     this.pauseMs = forked.pause_ms;
+    this.stored = forked.stored;
   }
 
   /** Keeps the child and, with `cleanupSiblings`, deletes the others at once. */

@@ -365,7 +365,7 @@ test("a fork tree keeps the winner", async () => {
   const children = ["one", "two", "three"].map((id) => ({ ...SANDBOX, id }));
   fake.say((asked) =>
     asked.path.endsWith("/fork-tree")
-      ? { status: 201, json: { tree_id: "t", parent_id: "p", children, failed: [], pause_ms: 4 } }
+      ? { status: 201, json: { tree_id: "t", parent_id: "p", children, failed: [], pause_ms: 4, stored: true } }
       : asked.path.endsWith("/promote")
         ? { json: { promoted: children[1], deleted: ["one", "three"] } }
         : { status: 204 },

@@ -112,10 +112,13 @@ func (g *guest) announce() {
 	g.changed = make(chan struct{})
 }
 
-func (g *guest) addEvent(r *http.Request, id string) (any, error) {
+func (g *guest) addEvent(r *http.Request, id string, known bool) (any, error) {
 	var in hostapi.NewEvent
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return nil, &hostapi.Error{Code: hostapi.CodeInvalid, Message: err.Error()}
+	}
+	if !known && in.WorkspaceID == "" {
+		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
 	}
 	meta, err := json.Marshal(in.Metadata)
 	if err != nil {
@@ -126,7 +129,7 @@ func (g *guest) addEvent(r *http.Request, id string) (any, error) {
 	if key := id + "/" + in.Key; !g.keys[key] {
 		g.keys[key] = true
 		g.events = append(g.events, hostapi.Event{
-			Seq: uint64(len(g.events) + 1), Time: time.Now().UTC().Truncate(time.Millisecond), SandboxID: id, HostID: "fake",
+			Seq: uint64(len(g.events) + 1), Time: time.Now().UTC().Truncate(time.Millisecond), SandboxID: id, WorkspaceID: in.WorkspaceID, HostID: "fake",
 			Type: in.Type, Code: in.Type.Code(), Message: in.Message, Metadata: meta,
 		})
 		g.announce()

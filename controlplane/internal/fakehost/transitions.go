@@ -44,7 +44,10 @@ func (h *Host) LoseMemory(id string) {
 // the lock.
 func (h *Host) transition(r *http.Request, c Call) (any, error) {
 	b, ok := h.boxes[c.ID]
-	if !ok {
+	switch {
+	case c.Op == "events":
+		return h.guest.addEvent(r, c.ID, ok)
+	case !ok:
 		return nil, &hostapi.Error{Code: hostapi.CodeNotFound, Message: "no such box"}
 	}
 	switch c.Op {
@@ -69,8 +72,6 @@ func (h *Host) transition(r *http.Request, c Call) (any, error) {
 			return nil, &hostapi.Error{Code: hostapi.CodeNotRunning, Message: "box is not running", Detail: string(b.Status)}
 		}
 		return h.guest.ports, nil
-	case "events":
-		return h.guest.addEvent(r, c.ID)
 	}
 	m, ok := table[c.Op]
 	switch {

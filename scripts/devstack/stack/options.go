@@ -78,6 +78,10 @@ type Options struct {
 	Templates    []string
 	AllTemplates bool
 
+	// StoreTemplates has Prepare put the templates into the snapshot store. Otherwise
+	// each host compresses them while the first sandboxes of the new stack wait.
+	StoreTemplates bool
+
 	// Builds is how many templates Prepare builds at once. Default: as many as
 	// there are CPUs, because a build's guest has one CPU and does not use it all
 	// the time.

@@ -94,7 +94,11 @@ func (o Options) buildTemplates(ctx context.Context, w io.Writer) error {
 
 // buildTemplate builds a template with hostd, like any host.
 func (o Options) buildTemplate(ctx context.Context, host int, name string, w io.Writer) error {
-	cmd := exec.CommandContext(ctx, o.bin("hostd"), "template", "build", o.definition(name))
+	args := []string{"template", "build", o.definition(name)}
+	if o.StoreTemplates {
+		args = append(args, "--store")
+	}
+	cmd := exec.CommandContext(ctx, o.bin("hostd"), args...)
 	cmd.Env = o.buildEnv(host)
 	cmd.Stdout, cmd.Stderr = w, w
 	// It removes its guest and its network before it ends, unless a second signal

@@ -1793,6 +1793,8 @@ class ForkedTree:
     parent_id: str
     pause_ms: int
     """how long the parent was paused"""
+    stored: bool
+    """the capture is in the snapshot store; an upload that failed is repeated"""
     tree_id: str
 
     @classmethod
@@ -1802,6 +1804,7 @@ class ForkedTree:
             failed=[FailedFork.from_json(e) for e in raw["failed"]],
             parent_id=raw["parent_id"],
             pause_ms=raw["pause_ms"],
+            stored=raw["stored"],
             tree_id=raw["tree_id"],
         )
 

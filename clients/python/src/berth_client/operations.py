@@ -675,7 +675,8 @@ def evacuate_agent(id: str, body: m.EvacuateAgent) -> Call[m.Agent]:
 def events(id: str, *, tail: int | None = None, since: datetime | None = None) -> Call[list[m.Event]]:
     """Read what happened to a sandbox, oldest first. With `follow`, server-sent events named `ev`,
     each with an Event, its `id` the event's `ts`: pass it as `since`, or as Last-Event-ID, to
-    go on from there without a gap or a double.
+    go on from there without a gap or a double. Without `follow`, a deleted sandbox's events,
+    for 90 days.
     """
     return Call(
         method="GET",
@@ -804,7 +805,8 @@ def follow_database_logs(id: str, *, tail: int | None = None) -> Stream:
 def follow_events(id: str, *, tail: int | None = None, since: datetime | None = None) -> Stream:
     """Read what happened to a sandbox, oldest first. With `follow`, server-sent events named `ev`,
     each with an Event, its `id` the event's `ts`: pass it as `since`, or as Last-Event-ID, to
-    go on from there without a gap or a double.
+    go on from there without a gap or a double. Without `follow`, a deleted sandbox's events,
+    for 90 days.
     """
     return Stream(
         method="GET",

@@ -40,6 +40,8 @@ class AsyncForkTree:
         """children that failed to start"""
         self.pause_ms = forked.pause_ms
         """how long the parent was paused"""
+        self.stored = forked.stored
+        """whether the capture is in the snapshot store"""
         self.promoted: AsyncSandbox | None = None
 
     async def promote(self, child: AsyncSandbox, *, cleanup_siblings: bool = False) -> AsyncSandbox:

@@ -41,6 +41,8 @@ class ForkTree:
         """children that failed to start"""
         self.pause_ms = forked.pause_ms
         """how long the parent was paused"""
+        self.stored = forked.stored
+        """whether the capture is in the snapshot store"""
         self.promoted: Sandbox | None = None
 
     def promote(self, child: Sandbox, *, cleanup_siblings: bool = False) -> Sandbox:
