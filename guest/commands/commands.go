@@ -365,8 +365,10 @@ func (c *Command) Signal(name string) error {
 
 // Output passes on what the command has written from an offset on, and with follow
 // what it writes, until its end or ctx's. flush is called before it waits. A reader
-// that is slow does not slow the command: it misses what is not kept any more.
+// that is slow does not slow the command: it misses what is not kept any more. Without
+// follow it ends with what was there when it began, whatever the command writes meanwhile.
 func (c *Command) Output(ctx context.Context, since int64, follow bool, emit func(guestapi.CommandOutput) error, flush func() error) error {
+	until := c.output.written()
 	for {
 		pieces, next, exit, changed, err := c.output.read(since)
 		if err != nil {
@@ -378,7 +380,9 @@ func (c *Command) Output(ctx context.Context, since int64, follow bool, emit fun
 			}
 		}
 		if next > since {
-			since = next
+			if since = next; !follow && since > until {
+				return flush()
+			}
 			continue
 		}
 		if exit != nil {
