@@ -367,6 +367,15 @@ func TestCommandsAreBounded(t *testing.T) {
 	}
 }
 
+// Who has read the end of the output asks for the command at once.
+func TestTheEndOfTheOutputIsTheCommands(t *testing.T) {
+	c := &Command{output: newOutput(1, nil), over: make(chan struct{}), endedAt: time.Now()}
+	c.output.end(guestapi.ExecExit{ExitCode: 3}) // and the agent has not come any further
+	if info := c.Info(); info.Status != guestapi.CommandExited || info.ExitCode == nil || *info.ExitCode != 3 || info.EndedAt == nil {
+		t.Errorf("%+v", info)
+	}
+}
+
 // A command that writes faster than its output is read would never let it end.
 func TestOutputWithoutFollowEnds(t *testing.T) {
 	table := newTable(t)
