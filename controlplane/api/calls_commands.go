@@ -120,7 +120,11 @@ func (c *Client) WaitCommand(ctx context.Context, id, command string) (*SandboxC
 	if _, err := c.FollowCommand(ctx, id, command, now.OutputBytes, func(CommandPiece) error { return nil }); err != nil {
 		return nil, err
 	}
-	return c.GetCommand(ctx, id, command)
+	now, err = c.GetCommand(ctx, id, command)
+	if err == nil && now.Status != CommandExited { // who says either is the sandbox
+		return nil, &StreamError{Message: "the sandbox's answer makes no sense", Detail: "its command has ended, and runs"}
+	}
+	return now, err
 }
 
 // brokenPause is longer than the moment between the end of a sandbox that is hibernated,

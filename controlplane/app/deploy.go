@@ -44,6 +44,7 @@ const (
 	stepRun      = "run"      // start the app
 	stepHealth   = "health"   // wait until the app answers, then send requests to the sandbox
 	stepCache    = "cache"    // live already: keep the build's caches
+	stepFlip     = "flip"     // what waits for the snapshot in flows of earlier versions
 	stepEnd      = "end"
 	stepExpire   = "expire"
 )

@@ -43,7 +43,7 @@ func (s *Apps) Kinds() []flow.Kind {
 			stepClone: f.cloneDatabases, stepCloned: f.awaitClones,
 			stepQueue: f.queue, stepTemplate: f.awaitTemplate, stepSandbox: f.makeSandbox, stepBox: f.awaitBox, stepBuild: f.build, stepPoll: f.poll,
 			stepRun: f.start, stepRestore: f.restore, stepRestored: f.awaitBox, stepHealth: f.awaitHealth, stepArtifact: f.capture, stepCaptured: f.awaitCapture, stepCache: f.saveCache,
-			stepEnd: f.end, stepExpire: f.expire,
+			stepFlip: f.awaitCapture, stepEnd: f.end, stepExpire: f.expire,
 		}},
 		{Name: KindWake, ActTimeout: timescale.Limit(time.Minute), Host: f.hostOf, Steps: map[string]flow.Step{
 			stepRestore: f.wake, stepRestored: f.awaitWoken, stepHealth: f.awaitServing,

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
+	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
 )
@@ -160,6 +161,38 @@ func TestCachesOfALeaderThatDies(t *testing.T) {
 	r.await("that nothing is left of them", func() bool { return len(r.caches()) == 0 && len(r.row(a.ID).Uploads) == 0 })
 	if r.row(a.ID).Cache != nil {
 		t.Error("the app has a cache")
+	}
+	r.settled(1)
+}
+
+// TestAnUpgradeInTheMiddle: of the flow of an earlier version, which started the app before
+// it captured it.
+func TestAnUpgradeInTheMiddle(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	free := make(chan struct{})
+	r.hosts[0].SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "capture" && !c.Done {
+			select {
+			case <-free:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	a := r.create()
+	d := r.deploy(a.ID)
+	r.at(d.ID, "captured")
+	r.Update(func(tx *raftstore.Tx) error {
+		f, _ := flow.Live(tx, app.DeploymentSubject(d.ID))
+		f = f.Clone()
+		f.Step = "flip"
+		raftstore.Put(tx, record.Flows, f)
+		return nil
+	})
+	close(free)
+	if d := r.ends(d.ID, record.DeploymentLive); d.SnapshotID == "" {
+		t.Error("it has no artifact")
 	}
 	r.settled(1)
 }

@@ -2,10 +2,12 @@ package app_test
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +114,31 @@ func TestCreate(t *testing.T) {
 	}
 	if page, _, err = r.apps().List(t.Context(), caller, core.ListOptions{Cursor: next}); err != nil || len(page) != 1 || page[0].ID != a.ID {
 		t.Errorf("second page: %d, %v", len(page), err)
+	}
+}
+
+// With its variables, an app takes most of a transaction.
+func TestCreateWithAKeyAndManyVariables(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 0, nil)
+	full := map[string]string{}
+	for i := range 4 {
+		random := make([]byte, (64<<10-2)/2)
+		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(random)
+		full[fmt.Sprint("V", i)] = hex.EncodeToString(random)
+	}
+	first, again := testplane.Key("k", "body"), testplane.Key("k", "body")
+	first.Body, again.Body = new([]byte), new([]byte)
+	in := api.CreateApp{Name: "full", GitURL: repo, Env: full}
+	once, err := r.apps().Create(t.Context(), caller, in, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.apps().Patch(t.Context(), caller, once.ID, api.PatchApp{Name: api.SetTo("later")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.apps().Create(t.Context(), caller, in, again); err != nil || len(*first.Body) == 0 || !bytes.Equal(*first.Body, *again.Body) {
+		t.Errorf("%d bytes, and once more %d, %v", len(*first.Body), len(*again.Body), err)
 	}
 }
 

@@ -12,9 +12,14 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// maxAnswer bounds the answer that an idempotency key keeps, compressed and sealed. A
-// transaction has 512 KiB at most, and this is a third more as the base64 of a row.
-const maxAnswer = 256 << 10
+// maxAnswer bounds the answer that an idempotency key keeps, compressed and sealed, and
+// maxAnswerBeside the one that is kept in the transaction of its create. A transaction has
+// 512 KiB at most, this is a third more as the base64 of a row, and an app with its
+// variables takes up to 350 KiB.
+const (
+	maxAnswer       = 256 << 10
+	maxAnswerBeside = 64 << 10
+)
 
 // Marshal returns the body of an answer: v as JSON with a final newline. All answers are
 // made by it, so that what a key keeps is what was sent.

@@ -211,7 +211,8 @@ func (i Idempotency) Claim(tx *raftstore.Tx, keyID, resourceID string) error {
 }
 
 // ClaimAnswer is Claim for a create that is complete with its transaction. It keeps the
-// answer, too.
+// answer, too, unless that is large: then Once keeps it in a transaction of its own, because
+// what is created may be as large.
 func ClaimAnswer(tx *raftstore.Tx, core *Core, i Idempotency, keyID, resourceID string, answer any) error {
 	if keyID == "" {
 		return nil
@@ -219,6 +220,9 @@ func ClaimAnswer(tx *raftstore.Tx, core *Core, i Idempotency, keyID, resourceID 
 	sealed, err := core.seal(keyID, Marshal(i.shown(answer)))
 	if err != nil {
 		return err
+	}
+	if len(sealed) > maxAnswerBeside {
+		sealed = nil
 	}
 	return i.claim(tx, keyID, resourceID, sealed)
 }

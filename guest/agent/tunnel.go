@@ -134,12 +134,35 @@ type tunnel struct {
 }
 
 func (t *tunnel) run() {
+	said := make(chan struct{}) // closed: the server has said everything
 	var up sync.WaitGroup
-	up.Go(t.up)
+	up.Go(func() {
+		t.up()
+		t.watch(said)
+	})
 	if _, err := copyHeld(t.host, t.server); err != nil || closeWrite(t.host) != nil {
 		t.reset()
 	}
+	close(said)
 	up.Wait()
+}
+
+// watch looks for the host once nobody reads from it: nothing else tells that it is gone
+// while the server says nothing, which may be for ever.
+func (t *tunnel) watch(said <-chan struct{}) {
+	check := time.NewTicker(peerCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-said:
+			return
+		case <-check.C:
+			if wasReset(t.host) {
+				t.reset()
+				return
+			}
+		}
+	}
 }
 
 // up passes on what the host sends. A server that takes no more may have said why, and

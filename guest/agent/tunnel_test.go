@@ -197,6 +197,21 @@ func TestAResetPassesATunnel(t *testing.T) {
 			t.Errorf("the server read %v, want a reset", err)
 		}
 	})
+	t.Run("of the host, which has ended its half, while the server says nothing", func(t *testing.T) {
+		heard, free := make(chan struct{}), make(chan struct{})
+		conn := w.connect(t, serveOn(t, "127.0.0.1", func(c *net.TCPConn) {
+			_, _ = io.Copy(io.Discard, c)
+			close(heard)
+			<-free
+		}))
+		defer close(free)
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		<-heard
+		conn.Reset()
+		w.noTunnels(t)
+	})
 }
 
 func TestConnectsThatAreRefused(t *testing.T) {

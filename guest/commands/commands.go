@@ -281,8 +281,7 @@ type Command struct {
 	process *proc.Process // nil: its program could not be run
 
 	over    chan struct{} // closed once it has ended
-	endedAt time.Time     // set before over is closed
-	exit    guestapi.ExecExit
+	endedAt time.Time     // set before the output has its end, and over is closed
 
 	mu     sync.Mutex
 	queue  []byte // input
@@ -309,14 +308,16 @@ func (c *Command) ended() bool {
 	}
 }
 
-// Info describes the command as it is now.
+// Info describes the command as it is now. It has ended once its output has: who has read
+// the end of that finds no command that runs.
 func (c *Command) Info() guestapi.Command {
+	written, exit := c.output.state()
 	out := guestapi.Command{
-		ID: c.id, Text: c.text, Status: guestapi.CommandRunning, StartedAt: c.started, OutputBytes: c.output.written(),
+		ID: c.id, Text: c.text, Status: guestapi.CommandRunning, StartedAt: c.started, OutputBytes: written,
 	}
-	if c.ended() {
-		code, at := c.exit.ExitCode, c.endedAt
-		out.Status, out.ExitCode, out.TimedOut, out.EndedAt = guestapi.CommandExited, &code, c.exit.TimedOut, &at
+	if exit != nil {
+		code, at := exit.ExitCode, c.endedAt
+		out.Status, out.ExitCode, out.TimedOut, out.EndedAt = guestapi.CommandExited, &code, exit.TimedOut, &at
 	}
 	return out
 }
@@ -340,7 +341,7 @@ func (c *Command) run() {
 }
 
 func (c *Command) finish(exit guestapi.ExecExit) {
-	c.exit, c.endedAt = exit, time.Now()
+	c.endedAt = time.Now()
 	c.output.end(exit)
 	close(c.over)
 }
@@ -365,8 +366,10 @@ func (c *Command) Signal(name string) error {
 
 // Output passes on what the command has written from an offset on, and with follow
 // what it writes, until its end or ctx's. flush is called before it waits. A reader
-// that is slow does not slow the command: it misses what is not kept any more.
+// that is slow does not slow the command: it misses what is not kept any more. Without
+// follow it ends with what was there when it began, whatever the command writes meanwhile.
 func (c *Command) Output(ctx context.Context, since int64, follow bool, emit func(guestapi.CommandOutput) error, flush func() error) error {
+	until := c.output.written()
 	for {
 		pieces, next, exit, changed, err := c.output.read(since)
 		if err != nil {
@@ -378,7 +381,9 @@ func (c *Command) Output(ctx context.Context, since int64, follow bool, emit fun
 			}
 		}
 		if next > since {
-			since = next
+			if since = next; !follow && since > until {
+				return flush()
+			}
 			continue
 		}
 		if exit != nil {

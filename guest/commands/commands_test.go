@@ -367,6 +367,40 @@ func TestCommandsAreBounded(t *testing.T) {
 	}
 }
 
+// Who has read the end of the output asks for the command at once.
+func TestTheEndOfTheOutputIsTheCommands(t *testing.T) {
+	c := &Command{output: newOutput(1, nil), over: make(chan struct{}), endedAt: time.Now()}
+	c.output.end(guestapi.ExecExit{ExitCode: 3}) // and the agent has not come any further
+	if info := c.Info(); info.Status != guestapi.CommandExited || info.ExitCode == nil || *info.ExitCode != 3 || info.EndedAt == nil {
+		t.Errorf("%+v", info)
+	}
+}
+
+// A command that writes faster than its output is read would never let it end.
+func TestOutputWithoutFollowEnds(t *testing.T) {
+	table := newTable(t)
+	c := started(t, table, request("while read -r line; do echo $line; done"))
+	more := func() {
+		at := c.output.written()
+		if err := c.Input([]byte("more\n"), false); err != nil {
+			t.Fatal(err)
+		}
+		await(t, func() bool { return c.output.written() > at })
+	}
+	more()
+	pieces := 0
+	err := c.Output(t.Context(), 0, false, func(o guestapi.CommandOutput) error {
+		if pieces++; pieces == 10 {
+			return errors.New("it does not end")
+		}
+		more()
+		return nil
+	}, func() error { return nil })
+	if err != nil || pieces == 0 {
+		t.Errorf("%d pieces, %v", pieces, err)
+	}
+}
+
 func TestFloodKeepsItsEnd(t *testing.T) {
 	table := newTable(t)
 	const lines = 2_000_000

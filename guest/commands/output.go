@@ -159,6 +159,13 @@ func (o *output) written() int64 {
 	return o.to
 }
 
+// state returns written, and the command's end if it has ended.
+func (o *output) state() (written int64, exit *guestapi.ExecExit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.to, o.exit
+}
+
 // hold keeps the file open until release is called.
 func (o *output) hold() {
 	o.mu.Lock()
