@@ -102,6 +102,15 @@ func TestFollowedEventsHaveNoGapAndNoDouble(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the stream ended with %v", err)
 	}
+	// The event store of whichever replica answers has what the host had.
+	want = append(want, "sandbox.deleted")
+	eventually(t, 30*time.Second, "the events of the deleted sandbox", func(ctx context.Context) error {
+		all, err := c.Events(ctx, s.ID, api.EventQuery{Tail: new(512)})
+		if err == nil && (len(all) != len(want) || all[len(all)-1].Type != "sandbox.deleted") {
+			err = fmt.Errorf("they are %v", typesOf(all))
+		}
+		return err
+	})
 }
 
 // tailAndSince compares parts of the list with the whole.

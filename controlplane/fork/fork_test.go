@@ -401,6 +401,8 @@ func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 	last.Store("")
 	bad.Store("")
 	begun, hold := make(chan struct{}), make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(hold) })
+	defer letGo() // the host's server waits for its calls
 	var refusals atomic.Int32
 	h.SetFault(func(_ context.Context, c fakehost.Call) error {
 		<-begun
@@ -427,7 +429,7 @@ func TestEventsAreToldAsTheyHappenAndNoneIsLost(t *testing.T) {
 		return count(e, hostapi.EventForkCompleted) == 2 && count(e, hostapi.EventForkChildFailed) == 1 &&
 			len(h.Events(f.children[0])) == 1 && len(h.Events(f.children[2])) == 1
 	})
-	close(hold)
+	letGo()
 	if err := n.Engine.Wait(t.Context(), f.flowID, nil); err != nil {
 		t.Fatal(err)
 	}
