@@ -186,6 +186,33 @@ func (b *relayedBody) Close() error {
 	return err
 }
 
+// heldAnswer is an answer that is kept in memory: what was read of it counts against the
+// budget for input and output until it is freed. A guest may take its time with the rest.
+type heldAnswer struct {
+	body *relayedBody
+	n    int64
+	err  error // once there is no more budget
+}
+
+// holdAnswer counts what is read of an answer of Relay.
+func holdAnswer(resp *http.Response) *heldAnswer { return &heldAnswer{body: resp.Body.(*relayedBody)} }
+
+// Read implements io.Reader.
+func (h *heldAnswer) Read(p []byte) (int, error) {
+	if h.err != nil {
+		return 0, h.err
+	}
+	n, err := h.body.Read(p)
+	if t := h.body.transfer; !t.guests.hold(t.link.line, int64(n)) {
+		h.err = fmt.Errorf("%w: their input and output take all that may be held", hosterr.ErrBusy)
+		return 0, h.err
+	}
+	h.n += int64(n)
+	return n, err
+}
+
+func (h *heldAnswer) free() { h.body.transfer.guests.unhold(h.body.transfer.link.line, h.n) }
+
 // errNoRoute means that the agent does not know the route: it is older than it.
 var errNoRoute = errors.New("it does not know the route")
 
