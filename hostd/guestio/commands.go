@@ -178,7 +178,7 @@ func (g *Guests) askCommand(ctx context.Context, id, method, sub string, body, i
 		if err != nil {
 			return fmt.Errorf("encode a request for a command: %w", err)
 		}
-		r.Body, r.Length = bytes.NewReader(raw), int64(len(raw))
+		r.Body, r.Length, r.Held = bytes.NewReader(raw), int64(len(raw)), len(raw) > inlineStdin
 	}
 	resp, err := g.relayCommand(ctx, id, r)
 	if err != nil {

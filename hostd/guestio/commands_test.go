@@ -63,6 +63,29 @@ func TestListsOfCommandsShareTheMemoryBudget(t *testing.T) {
 	}
 }
 
+// So does input, which a guest need not take.
+func TestInputsOfCommandsShareTheMemoryBudget(t *testing.T) {
+	const share = 256 << 10 // of the box
+	w := boxtest.NewWorld(t)
+	d := start(t, w, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 4 * share })
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		conn := rw.(boxtest.Raw).Raw()
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 100 Continue\r\n\r\n")
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
+	})
+	for range 2 { // the budget comes back once the guest has answered
+		if err := d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share)}); !errors.Is(err, hosterr.ErrBusy) {
+			t.Errorf("more than a share: %v, want ErrBusy", err)
+		}
+		must(t, d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share/2)}))
+		must(t, d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share/2)}))
+	}
+}
+
 func TestWhatAGuestSaysOfCommandsIsChecked(t *testing.T) {
 	const good = `{"id":"cmd-a","status":"running","started_at":"2026-11-20T10:00:00Z"}`
 	for name, body := range map[string]string{

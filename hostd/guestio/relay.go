@@ -56,6 +56,7 @@ type GuestRequest struct {
 	Header http.Header
 	Body   io.Reader // nil: none
 	Length int64     // of the body; -1 where it is not known
+	Held   bool      // the body is in memory: it counts against the budget for input and output
 }
 
 // Relay passes a request on to the agent of a running box and returns its
@@ -66,6 +67,14 @@ func (g *Guests) Relay(ctx context.Context, id string, r GuestRequest) (*http.Re
 	l, err := g.boxes.Enter(ctx, id, Connection)
 	if err != nil {
 		return nil, err
+	}
+	if r.Held {
+		in, err := g.holdInput(l.line, r.Length, r.Body)
+		if err != nil {
+			l.Leave()
+			return nil, err
+		}
+		l.free = in.free
 	}
 	t := &transfer{link: l, guests: g}
 	// The use of the slot ends with the VMM, also while whoever asked takes no
