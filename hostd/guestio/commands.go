@@ -56,8 +56,8 @@ func (g *Guests) StartCommand(ctx context.Context, id string, req hostapi.StartC
 }
 
 // Commands returns the commands of a running box's guest, newest first.
-func (g *Guests) Commands(ctx context.Context, id string) ([]hostapi.Command, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errNoAnswer)
+func (g *Guests) Commands(caller context.Context, id string) ([]hostapi.Command, error) {
+	ctx, cancel := context.WithTimeoutCause(caller, startTimeout, errNoAnswer)
 	defer cancel()
 	resp, err := g.relayCommand(ctx, id, GuestRequest{Method: http.MethodGet, Path: guestapi.PathCommands})
 	if err != nil {
@@ -65,10 +65,15 @@ func (g *Guests) Commands(ctx context.Context, id string) ([]hostapi.Command, er
 	}
 	defer resp.Body.Close()
 	nonsense := func(err error) ([]hostapi.Command, error) {
+		if errors.Is(err, hosterr.ErrBusy) {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w: decode its commands: %w", hosterr.ErrGuest, err)
 	}
+	list := holdAnswer(resp)
+	defer func() { context.AfterFunc(caller, list.free) }()
 	// One after the other: in short entries a list takes many times its size.
-	found := json.NewDecoder(io.LimitReader(resp.Body, maxCommands*maxCommand))
+	found := json.NewDecoder(io.LimitReader(list, maxCommands*maxCommand))
 	if begin, err := found.Token(); err != nil || begin != json.Delim('[') {
 		return nonsense(errors.Join(err, errors.New("it is no list")))
 	}
@@ -173,7 +178,7 @@ func (g *Guests) askCommand(ctx context.Context, id, method, sub string, body, i
 		if err != nil {
 			return fmt.Errorf("encode a request for a command: %w", err)
 		}
-		r.Body, r.Length = bytes.NewReader(raw), int64(len(raw))
+		r.Body, r.Length, r.Held = bytes.NewReader(raw), int64(len(raw)), len(raw) > inlineStdin
 	}
 	resp, err := g.relayCommand(ctx, id, r)
 	if err != nil {

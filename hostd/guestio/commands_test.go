@@ -1,12 +1,14 @@
 package guestio_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/guestio"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -33,6 +35,54 @@ func TestGuestThatIsOlderThanItsCommands(t *testing.T) {
 	var says *guestio.Refusal
 	if !errors.As(err, &says) || says.Status != http.StatusNotImplemented {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A guest may say much of its commands and take its time for the rest, to any number of
+// callers.
+func TestListsOfCommandsShareTheMemoryBudget(t *testing.T) {
+	const share = 256 << 10 // of the box
+	w := boxtest.NewWorld(t)
+	d := start(t, w, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 4 * share })
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	list := func(n int) error {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(rw, "["+strings.Repeat(" ", n-2)+"]")
+		})
+		_, err := d.Commands(ctx, idA)
+		return err
+	}
+	for range 2 { // the budget comes back once a list was read
+		if err := list(share + 1); !errors.Is(err, hosterr.ErrBusy) {
+			t.Errorf("more than a share: %v, want ErrBusy", err)
+		}
+		await(t, func() bool { return list(share) == nil })
+	}
+}
+
+// So does input, which a guest need not take.
+func TestInputsOfCommandsShareTheMemoryBudget(t *testing.T) {
+	const share = 256 << 10 // of the box
+	w := boxtest.NewWorld(t)
+	d := start(t, w, func(c *box.Config, _ *box.Deps) { c.OutputBudget = 4 * share })
+	_, err := d.Put(t.Context(), idA, spec(1))
+	must(t, err)
+	w.Guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		conn := rw.(boxtest.Raw).Raw()
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 100 Continue\r\n\r\n")
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
+	})
+	for range 2 { // the budget comes back once the guest has answered
+		if err := d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share)}); !errors.Is(err, hosterr.ErrBusy) {
+			t.Errorf("more than a share: %v, want ErrBusy", err)
+		}
+		must(t, d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share/2)}))
+		must(t, d.WriteCommand(t.Context(), idA, "cmd-a", hostapi.CommandInput{Data: make([]byte, share/2)}))
 	}
 }
 

@@ -56,6 +56,7 @@ type GuestRequest struct {
 	Header http.Header
 	Body   io.Reader // nil: none
 	Length int64     // of the body; -1 where it is not known
+	Held   bool      // the body is in memory: it counts against the budget for input and output
 }
 
 // Relay passes a request on to the agent of a running box and returns its
@@ -66,6 +67,14 @@ func (g *Guests) Relay(ctx context.Context, id string, r GuestRequest) (*http.Re
 	l, err := g.boxes.Enter(ctx, id, Connection)
 	if err != nil {
 		return nil, err
+	}
+	if r.Held {
+		in, err := g.holdInput(l.line, r.Length, r.Body)
+		if err != nil {
+			l.Leave()
+			return nil, err
+		}
+		l.free = in.free
 	}
 	t := &transfer{link: l, guests: g}
 	// The use of the slot ends with the VMM, also while whoever asked takes no
@@ -185,6 +194,33 @@ func (b *relayedBody) Close() error {
 	b.transfer.close()
 	return err
 }
+
+// heldAnswer is an answer that is kept in memory: what was read of it counts against the
+// budget for input and output until it is freed. A guest may take its time with the rest.
+type heldAnswer struct {
+	body *relayedBody
+	n    int64
+	err  error // once there is no more budget
+}
+
+// holdAnswer counts what is read of an answer of Relay.
+func holdAnswer(resp *http.Response) *heldAnswer { return &heldAnswer{body: resp.Body.(*relayedBody)} }
+
+// Read implements io.Reader.
+func (h *heldAnswer) Read(p []byte) (int, error) {
+	if h.err != nil {
+		return 0, h.err
+	}
+	n, err := h.body.Read(p)
+	if t := h.body.transfer; !t.guests.hold(t.link.line, int64(n)) {
+		h.err = fmt.Errorf("%w: their input and output take all that may be held", hosterr.ErrBusy)
+		return 0, h.err
+	}
+	h.n += int64(n)
+	return n, err
+}
+
+func (h *heldAnswer) free() { h.body.transfer.guests.unhold(h.body.transfer.link.line, h.n) }
 
 // errNoRoute means that the agent does not know the route: it is older than it.
 var errNoRoute = errors.New("it does not know the route")
