@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
 )
 
 // The outside world: a namespace with a public address (of a range that is
@@ -27,8 +28,16 @@ const (
 	outsideName = "outside.test" // which, with all below it, is outsideAddr
 )
 
-// makeOutside makes the namespace, which unmake removes.
+// makeOutside makes the namespace, which unmake removes. A machine has one: a second run
+// would take the first one's away.
 func makeOutside() (unmake func() error, err error) {
+	lock, err := os.OpenFile("/run/lock/berth-e2e", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("other end-to-end tests run on this machine: wait for their end: lock %s: %w", lock.Name(), err)
+	}
 	// What a killed run left.
 	_ = exec.Command("ip", "netns", "del", outsideNS).Run()
 	_ = exec.Command("ip", "link", "del", outsideLink).Run()
@@ -60,7 +69,7 @@ func makeOutside() (unmake func() error, err error) {
 	}
 	go answerNames(dns)
 	return func() error {
-		return errors.Join(dns.Close(), exec.Command("ip", "netns", "del", outsideNS).Run())
+		return errors.Join(dns.Close(), exec.Command("ip", "netns", "del", outsideNS).Run(), lock.Close())
 	}, nil
 }
 

@@ -208,6 +208,16 @@ func TestDoneMeansThatNothingIsLeft(t *testing.T) {
 	}
 }
 
+// A VMM may end between a look at it and the signal.
+func TestAKillMeetsTheEnd(t *testing.T) {
+	p := startFake(t, fake(t, "serve"))
+	ended := &Process{rec: p.rec, pidfd: p.pidfd, done: make(chan struct{})}
+	kill(t, p)
+	if err := ended.sendSignal(unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAdopt(t *testing.T) {
 	l := fake(t, "serve")
 	p := startFake(t, l)

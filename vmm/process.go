@@ -108,10 +108,10 @@ func (p *Process) sendSignal(sig unix.Signal) error {
 	}
 	var serr error
 	err = rc.Control(func(fd uintptr) { serr = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
-	if errors.Is(err, os.ErrClosed) || errors.Is(serr, unix.ESRCH) {
-		return nil
+	if err != nil || errors.Is(serr, unix.ESRCH) {
+		return nil // finish has closed the pidfd, or is about to
 	}
-	return errors.Join(err, serr)
+	return serr
 }
 
 func newProcess(dir string, rec record, pidfd *os.File, adopted, isolated bool) *Process {

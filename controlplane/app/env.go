@@ -229,8 +229,10 @@ func variable(a *record.App, key string) (at int, found bool) {
 	return slices.BinarySearchFunc(a.Env, key, func(v record.AppVariable, key string) int { return strings.Compare(v.Key, key) })
 }
 
+// sameVariable reports whether an app is started with both in the same way: the values of
+// secret ones are masked in its log.
 func sameVariable(a, b record.AppVariable) bool {
-	return a.Key == b.Key && bytes.Equal(a.ValueSealed, b.ValueSealed) && a.DatabaseID == b.DatabaseID
+	return a.Key == b.Key && a.Secret == b.Secret && bytes.Equal(a.ValueSealed, b.ValueSealed) && a.DatabaseID == b.DatabaseID
 }
 
 // Env lists an app's variables, sorted by name.

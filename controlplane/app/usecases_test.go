@@ -307,6 +307,12 @@ func TestEnv(t *testing.T) {
 	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"}); err != nil || r.row(a.ID).EnvRevision != revision {
 		t.Errorf("the same again: %v, revision %d", err, r.row(a.ID).EnvRevision)
 	}
+	for _, secret := range []bool{false, true} { // whose value its log shows
+		if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: secret, Scope: "production"}); err != nil {
+			t.Error(err)
+		}
+		changed(false)
+	}
 	for _, stored := range r.row(a.ID).Env {
 		if bytes.HasPrefix(stored.ValueSealed, []byte("hush")) {
 			t.Error("the row has the value")
