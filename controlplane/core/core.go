@@ -171,6 +171,9 @@ func (c *Core) MayGoOn(r raftstore.Reader, workspaceID string) error {
 	return c.Tiers.MayGoOn(r, ws, c.Clock())
 }
 
+// ErrSuspended refuses the creates of a suspended workspace.
+var ErrSuspended = &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+
 // MayCreate refuses a suspended workspace, and one whose subscription is not active.
 func MayCreate(r raftstore.Reader, c Caller) error {
 	ws, ok := raftstore.Get(r, record.Workspaces, c.WorkspaceID)
@@ -178,7 +181,7 @@ func MayCreate(r raftstore.Reader, c Caller) error {
 	case !ok:
 		return apierror.Unauthorized(apierror.DetailInvalidToken)
 	case ws.Suspended:
-		return &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+		return ErrSuspended
 	case ws.SubscriptionStatus == record.SubscriptionPastDue, ws.SubscriptionStatus == record.SubscriptionCanceled:
 		return &apierror.Error{
 			Code: apierror.EQuota, Message: "subscription not active", Detail: "what runs goes on, and nothing is deleted",
