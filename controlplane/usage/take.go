@@ -104,21 +104,24 @@ func (l *ledger) box(tx *raftstore.Tx, rows *months, hostID string, u hostapi.Bo
 func placed(r raftstore.Reader, hostID, id string) (record.EndedBox, bool) {
 	// One that has moved is counted by its host, and by the one before for what that is
 	// yet to tell.
-	if s, ok := raftstore.Get(r, record.Sandboxes, id); ok && (s.HostID == hostID || !endedOn(r, hostID, id)) {
+	e, ended := endedOn(r, hostID, id)
+	if s, ok := raftstore.Get(r, record.Sandboxes, id); ok && (s.HostID == hostID || !ended) {
 		return record.EndedBox{
 			WorkspaceID: s.WorkspaceID, Product: s.Product(), CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
 		}, s.HostID == hostID
 	}
-	e, ok := raftstore.Get(r, record.EndedBoxes, id)
-	if !ok {
-		return record.EndedBox{}, false
-	}
-	return *e, e.HostID == hostID
+	return e, ended
 }
 
-func endedOn(r raftstore.Reader, hostID, id string) bool {
-	e, ok := raftstore.Get(r, record.EndedBoxes, id)
-	return ok && e.HostID == hostID
+func endedOn(r raftstore.Reader, hostID, id string) (record.EndedBox, bool) {
+	e, ok := raftstore.Get(r, record.EndedBoxes, record.EndedBoxID(id, hostID))
+	if !ok { // of an earlier version
+		e, ok = raftstore.Get(r, record.EndedBoxes, id)
+	}
+	if !ok || e.HostID != hostID {
+		return record.EndedBox{}, false
+	}
+	return *e, true
 }
 
 // months are the rows of one month that a transaction changes.
