@@ -306,6 +306,24 @@ func TestHour(t *testing.T) {
 	}
 }
 
+// A leader's clock that was a day ahead must not keep a workspace from creating for a day
+// after it was set right. One that differs by less than an hour forgives nothing.
+func TestAnHourOfAWrongClock(t *testing.T) {
+	right := time.Unix(1_700_000_000, 0)
+	ahead := limits.Hour{}.Add(right, 3).Add(right.Add(24*time.Hour), 7)
+	now := right.Add(time.Minute)
+	h := ahead.Since(now)
+	if n := h.Total(); n != 3 {
+		t.Errorf("after the clock was set right: %d", n)
+	}
+	if n := h.Add(now, 2).Since(now.Add(time.Hour)).Total(); n != 2 {
+		t.Errorf("an hour later: %d", n)
+	}
+	if n := (limits.Hour{}).Add(right.Add(59*time.Minute), 7).Since(right).Total(); n != 7 {
+		t.Errorf("a clock that was an hour ahead at most: %d", n)
+	}
+}
+
 func FuzzReadHour(f *testing.F) {
 	f.Add(limits.Hour{}.Add(time.Unix(1_700_000_000, 0), 3).Bytes())
 	f.Add([]byte{0x80})
