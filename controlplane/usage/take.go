@@ -15,6 +15,9 @@ const (
 	partBoxes = 100
 	// slack is how far ahead of the leader's clock a batch may end.
 	slack = 30 * time.Second
+	// mostAgain bounds what a batch may account for when it is not known what is accounted
+	// for already.
+	mostAgain = time.Hour
 )
 
 // ledger writes down what hosts tell.
@@ -40,6 +43,11 @@ func (l *ledger) take(tx *raftstore.Tx, hostID string, b hostapi.UsageBatch) (do
 	}
 	if cur.PartEpoch != b.Epoch || cur.PartSequence != b.Sequence {
 		cur.PartEpoch, cur.PartSequence, cur.Part = b.Epoch, b.Sequence, 0
+	}
+	if cur.To.After(tx.Now().Add(slack)) {
+		// A leader's clock was ahead: no host can move a cursor there. Nothing would count
+		// until that time has come. By its number, a batch still counts once.
+		cur.To = tx.Now().Add(-mostAgain)
 	}
 	from, to := span(b, cur.To, tx.Now())
 	first := min(cur.Part, len(b.Boxes))

@@ -267,6 +267,27 @@ func TestALastUseCounts(t *testing.T) {
 	}
 }
 
+// A leader's clock that was a day ahead is set right: what hosts tell counts on, and not only
+// once the wrong time has come. A host gains no more than an hour by it.
+func TestALeadersClockThatWasAhead(t *testing.T) {
+	b := newBench(t, 1, "2026-03-31T12:00:00Z")
+	b.box("a", "ws", "h1", nil)
+	b.pass(24 * time.Hour) // into the next month
+	b.take("h1", b.batch(1, time.Minute, ran("a", time.Minute)))
+	b.pass(-24*time.Hour + time.Minute)
+	b.take("h1", b.batch(2, time.Minute, ran("a", time.Minute)))
+	b.pass(time.Minute)
+	b.take("h1", b.batch(3, time.Minute, ran("a", time.Minute)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU); got != 2*3*60_000 {
+		t.Errorf("%d ms", got/2)
+	}
+	b.pass(time.Minute)
+	b.take("h1", b.batch(4, 24*time.Hour, ran("a", 24*time.Hour)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU); got != 2*4*60_000 {
+		t.Errorf("with a lie: %d ms", got/2)
+	}
+}
+
 // A sandbox that has moved and is deleted has yet to be told of by each of its hosts.
 func TestEachHostTellsItsPartOfASandboxThatMoved(t *testing.T) {
 	b := newBench(t, 1, "2026-03-10T10:00:00Z")
