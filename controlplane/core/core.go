@@ -49,7 +49,7 @@ type Core struct {
 	// Streams limits what clients follow: each stream keeps a connection to a host open.
 	Streams *Open
 
-	creates *turns  // by id of the idempotency key
+	creates *turns  // by id of the idempotency key, or by workspace (AdmissionTurn)
 	shares  *shares // of the audit log
 }
 
@@ -140,6 +140,21 @@ func (c *Core) Admissible(r raftstore.Reader, caller Caller, need limits.Need) e
 	}
 	ws, _ := raftstore.Get(r, record.Workspaces, caller.WorkspaceID)
 	return c.Tiers.Check(r, ws, need, c.Clock())
+}
+
+// AdmissionTurn waits for the caller's turn to place and admit a create. Those of a workspace
+// with quotas take turns: each counts what the ones before have made, so they would only be
+// in each other's way. And those that exceed a quota take no memory on hosts meanwhile, or
+// others, of whichever workspace, were refused for lack of it.
+func (c *Core) AdmissionTurn(ctx context.Context, caller Caller) (leave func(), err error) {
+	ws, ok := raftstore.Get(c.Store.View(), record.Workspaces, caller.WorkspaceID)
+	if !ok || !c.Tiers.Counts(ws) {
+		return func() {}, nil
+	}
+	if leave, err = c.creates.take(ctx, "admission/"+ws.ID); err != nil {
+		return nil, StoreError(err)
+	}
+	return leave, nil
 }
 
 // MayUse refuses the create of what uses compute or storage: all that MayCreate refuses,
