@@ -124,6 +124,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if s.tiers, err = limits.Load(cfg.Tiers, cfg.DefaultTier); err != nil {
 		return nil, fmt.Errorf("BERTH_TIERS, BERTH_DEFAULT_TIER: %w", err)
 	}
+	s.tiers.WarnPercent = cfg.WarnPercent
 	if s.prices, err = usage.LoadPrices(cfg.Prices); err != nil {
 		return nil, fmt.Errorf("BERTH_PRICES: %w", err)
 	}

@@ -169,6 +169,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_PRICES              file with the prices of what is used (default: built in; see
                             docs/billing.md)
   BERTH_USAGE_INTERVAL      how often hosts are asked what was used (default 1m)
+  BERTH_CREDIT_WARNING      percent of a month's free credit at which a workspace is warned (default 80)
   BERTH_BILLING_SYNC        about how often it is asked about a workspace (default 1h)
   BERTH_AUDIT_MAX           entries of the audit log that are kept in all (default 50000)
   BERTH_AUDIT_MAX_PER_WORKSPACE
