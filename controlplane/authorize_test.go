@@ -294,7 +294,7 @@ func TestEveryRouteWithEveryCredential(t *testing.T) {
 	want := map[string]bool{}
 	for _, name := range []string{
 		"GET /healthz", "GET /readyz", "GET /version", "GET /metrics", "GET /openapi.json",
-		"GET /v1/github/callback", // by its state, which is sealed
+		"GET /v1/github/callback",                                                         // by its state, which is sealed
 		"POST /v1/webhooks/github", "POST /v1/webhooks/gitlab", "POST /v1/webhooks/gitea", // signed
 		"POST /v1/databases/{id}/proxy/query", "POST /v1/databases/{id}/proxy/batch", "POST /v1/databases/{id}/proxy/transaction", "GET /v1/databases/{id}/proxy/schema",
 	} {
