@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -253,8 +254,10 @@ func TestEveryRouteWithEveryCredential(t *testing.T) {
 		stranger, nowhere      = w.person("eve", ""), w.person("nan", "")
 	)
 	w.leave("nan")
+	open := map[string]bool{} // to everybody, or by a credential of their own
 	for _, rt := range w.routes {
 		if rt.need == "" || rt.need == "broker" { // package pgedge tests the broker's own credentials
+			open[rt.name()] = true
 			continue
 		}
 		w.want("nobody", rt, "", 401, "unauthorized", "missing bearer token")
@@ -286,6 +289,19 @@ func TestEveryRouteWithEveryCredential(t *testing.T) {
 				w.want("a key of one app", rt, appKey, 403, "forbidden", scopesCoverNot)
 			}
 		}
+	}
+	// A new route is walked unless somebody enters it here.
+	want := map[string]bool{}
+	for _, name := range []string{
+		"GET /healthz", "GET /readyz", "GET /version", "GET /metrics", "GET /openapi.json",
+		"GET /v1/github/callback",                                                         // by its state, which is sealed
+		"POST /v1/webhooks/github", "POST /v1/webhooks/gitlab", "POST /v1/webhooks/gitea", // signed
+		"POST /v1/databases/{id}/proxy/query", "POST /v1/databases/{id}/proxy/batch", "POST /v1/databases/{id}/proxy/transaction", "GET /v1/databases/{id}/proxy/schema",
+	} {
+		want[name] = true
+	}
+	if d := cmp.Diff(want, open); d != "" {
+		t.Errorf("routes that take neither key nor JWT: %s", d)
 	}
 }
 
@@ -350,7 +366,8 @@ func TestWhatASuspendedWorkspaceMay(t *testing.T) {
 			}
 			box, is := creates[rt.name()]
 			if !is {
-				if status, e := w.call(rt, w.fill(rt), key); e.Error == state {
+				// A clone and a rollback need more than the example's id.
+				if status, e := w.call(rt, w.fill(rt), key); e.Error == state && !strings.Contains(string(rt.statuses[strconv.Itoa(status)]), state) {
 					t.Errorf("%s: %d %+v", rt.name(), status, e)
 				}
 				continue
@@ -379,6 +396,63 @@ func TestWhatASuspendedWorkspaceMay(t *testing.T) {
 		}
 		if seen != len(creates) {
 			t.Errorf("%d of %d creates were called", seen, len(creates))
+		}
+	}
+}
+
+// Whatever else is wrong with a create of a suspended workspace, that it is suspended comes
+// first. Only what was admitted before is answered again.
+func TestThatAWorkspaceIsSuspendedComesFirst(t *testing.T) {
+	w := newWalker(t)
+	key, viewer := w.key("ws", "aaaaaaaa"), w.person("vera", record.RoleViewer)
+	create := func(body, idempotencyKey string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.server.URL+"/v1/volumes", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+		req.Header.Set(api.HeaderIdempotencyKey, idempotencyKey)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		out, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(out)
+	}
+	first, made := create(`{"name":"v"}`, "once")
+	if first != 201 {
+		t.Fatalf("%d %s", first, made)
+	}
+	w.rig.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}, Suspended: true})
+		return nil
+	})
+	seen := 0
+	for _, rt := range w.routes {
+		if rt.need != "workspace" || rt.method == http.MethodGet || !strings.Contains(string(rt.statuses["403"]), "account suspended") {
+			continue
+		}
+		seen++
+		for _, body := range []string{`{"`, `{}`, `{"name":7,"template":"none","size":"2g"}`} {
+			rt.body = body
+			w.want("a key", rt, key, 403, "account suspended", "")
+		}
+		w.want("a viewer", rt, viewer, 403, "account suspended", "")
+	}
+	if seen < 16 {
+		t.Errorf("only %d routes create", seen)
+	}
+	if status, body := create(`{"name":"v"}`, "once"); status != first || body != made {
+		t.Errorf("repeated: %d %s, want %d %s", status, body, first, made)
+	}
+	for _, idempotencyKey := range []string{"another", strings.Repeat("x", 256)} {
+		if status, body := create(`{"name":""}`, idempotencyKey); status != 403 || !strings.Contains(body, "account suspended") {
+			t.Errorf("a new key: %d %s", status, body)
 		}
 	}
 }

@@ -57,8 +57,8 @@ func (s schemas) types(raw json.RawMessage) (out []string) {
 	return out
 }
 
-// bodies are the routes of apps, git hosts, webhooks, people and operators' workspaces
-// that take JSON. Each acts on what there is.
+// bodies are the routes of apps, git hosts, webhooks, people and operators that take JSON.
+// Each acts on what there is.
 func (w *walker) bodies(key, person string) []bodied {
 	w.t.Helper()
 	_, doc := raw(w.t, http.MethodGet, w.server.URL+"/openapi.json", "", "")
@@ -81,7 +81,7 @@ func (w *walker) bodies(key, person string) []bodied {
 	for path, methods := range parsed.Paths {
 		first, _, _ := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/")
 		switch {
-		case strings.HasPrefix(path, "/v1/admin/workspaces"):
+		case strings.HasPrefix(path, "/v1/admin/"):
 			first = adminToken
 		case slices.Contains([]string{"apps", "github", "repos", "webhooks"}, first):
 			first = key
@@ -109,7 +109,7 @@ func (w *walker) bodies(key, person string) []bodied {
 		}
 	}
 	slices.SortFunc(out, func(a, b bodied) int { return strings.Compare(a.path+a.method, b.path+b.method) })
-	if len(out) < 23 {
+	if len(out) < 31 {
 		w.t.Fatalf("only %d routes take JSON", len(out))
 	}
 	return out
@@ -119,7 +119,7 @@ func (w *walker) bodies(key, person string) []bodied {
 func (w *walker) there(path string) string {
 	return strings.NewReplacer(
 		"/v1/apps/{id}", "/v1/apps/"+w.app, "/v1/webhooks/endpoints/{id}", "/v1/webhooks/endpoints/"+w.endpoint, "/v1/orgs/{id}", "/v1/orgs/ws",
-		"/v1/admin/workspaces/{id}", "/v1/admin/workspaces/ws", "{repo}", "9", "{key}", "A", "{deploy}", "dep-none", "{delivery}", "wd_none",
+		"/v1/admin/workspaces/{id}", "/v1/admin/workspaces/ws", "/v1/admin/agents/{id}", "/v1/admin/agents/h1", "{repo}", "9", "{key}", "A", "{deploy}", "dep-none", "{delivery}", "wd_none",
 		"{user}", "usr-none", "{token}", "binv_none",
 	).Replace(path)
 }
@@ -195,7 +195,7 @@ func TestBadInput(t *testing.T) {
 				}
 				for _, v := range extremes {
 					// A reference may also be to nothing.
-					if status, e := send(b, with(b.good, field, v)); status != 400 && (status != 404 || !strings.HasSuffix(field, "_id")) {
+					if status, e := send(b, with(b.good, field, v)); status != 400 && (status != 404 || field != "to" && !strings.HasSuffix(field, "_id")) {
 						t.Errorf("%s %s, %s is %.40s: %d %+v", b.method, b.path, field, v, status, e)
 					}
 				}

@@ -120,9 +120,15 @@ type Config struct {
 	// WebhookAllowPrivate lets webhooks go to any address, and without TLS: for
 	// development alone.
 	WebhookAllowPrivate bool `env:"BERTH_WEBHOOK_ALLOW_PRIVATE"`
+	// WebhookTimeout limits an attempt, and WebhookEndpoints those of a workspace; 0: the
+	// default.
+	WebhookTimeout   time.Duration `env:"BERTH_WEBHOOK_TIMEOUT" envDefault:"10s"`
+	WebhookEndpoints int           `env:"BERTH_WEBHOOK_MAX_ENDPOINTS" envDefault:"10"`
 
 	// EventStore is a PostgreSQL URL; empty: an SQLite file in DataDir.
 	EventStore string `env:"BERTH_EVENT_STORE"`
+	// EventRetention is how long it keeps an event; 0: the default.
+	EventRetention time.Duration `env:"BERTH_EVENT_RETENTION" envDefault:"2160h"`
 
 	LogLevel  string `env:"BERTH_LOG_LEVEL" envDefault:"info"`
 	LogFormat string `env:"BERTH_LOG_FORMAT" envDefault:"text"`
@@ -190,6 +196,9 @@ func (c *Config) load() (replica, error) {
 	if d := c.ReplicaDeadAfter; d != 0 && d < leastDeadAfter {
 		return replica{}, fmt.Errorf("BERTH_REPLICA_DEAD_AFTER is %s, want at least %s, or 0 for never", d, leastDeadAfter)
 	}
+	if c.EventRetention != 0 && c.EventRetention < time.Hour {
+		return replica{}, fmt.Errorf("BERTH_EVENT_RETENTION is %s, want at least 1h", c.EventRetention)
+	}
 	if c.VolumeQuotaMB < 0 {
 		return replica{}, fmt.Errorf("BERTH_VOLUME_QUOTA_MB is %d, want at least 0", c.VolumeQuotaMB)
 	}
@@ -206,12 +215,23 @@ func (c *Config) load() (replica, error) {
 // then, and what is only slow was heard.
 const leastDeadAfter = 10 * time.Second
 
-// maxWebhookDelays bounds how many attempts there are.
-const maxWebhookDelays = 20
+// The bounds of what may be set: of the attempts, of the time that each may take, and of the
+// endpoints of a workspace, to each of which an event is sent.
+const (
+	maxWebhookDelays    = 20
+	maxWebhookTimeout   = time.Minute
+	maxWebhookEndpoints = 1000
+)
 
 func (c *Config) checkWebhooks() error {
 	if n := len(c.WebhookDelays); n > maxWebhookDelays {
 		return fmt.Errorf("BERTH_WEBHOOK_DELAYS has %d delays, want at most %d", n, maxWebhookDelays)
+	}
+	if d := c.WebhookTimeout; d != 0 && (d < time.Second || d > maxWebhookTimeout) {
+		return fmt.Errorf("BERTH_WEBHOOK_TIMEOUT is %s, want 1s to %s", d, maxWebhookTimeout)
+	}
+	if n := c.WebhookEndpoints; n < 0 || n > maxWebhookEndpoints {
+		return fmt.Errorf("BERTH_WEBHOOK_MAX_ENDPOINTS is %d, want 1 to %d", n, maxWebhookEndpoints)
 	}
 	for _, d := range c.WebhookDelays {
 		if d < time.Second {

@@ -72,6 +72,10 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		}, "twice"},
 		{"subscriptions asked for all the time", func(c *Config) { c.BillingSync = time.Second }, "BERTH_BILLING_SYNC"},
 		{"a short pause between webhooks", func(c *Config) { c.WebhookDelays = []time.Duration{time.Minute, time.Millisecond} }, "BERTH_WEBHOOK_DELAYS"},
+		{"a warning beyond the credit", func(c *Config) { c.WarnPercent = 101 }, "BERTH_CREDIT_WARNING"},
+		{"a short wait for webhooks", func(c *Config) { c.WebhookTimeout = time.Millisecond }, "BERTH_WEBHOOK_TIMEOUT"},
+		{"fewer endpoints than none", func(c *Config) { c.WebhookEndpoints = -1 }, "BERTH_WEBHOOK_MAX_ENDPOINTS"},
+		{"events for a minute", func(c *Config) { c.EventRetention = time.Minute }, "BERTH_EVENT_RETENTION"},
 		{"webhooks for ever", func(c *Config) { c.WebhookDelays = slices.Repeat([]time.Duration{time.Minute}, 21) }, "BERTH_WEBHOOK_DELAYS"},
 		{"an address without port", func(c *Config) { c.Listen = "localhost" }, "BERTH_LISTEN"},
 	} {

@@ -124,10 +124,11 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if s.tiers, err = limits.Load(cfg.Tiers, cfg.DefaultTier); err != nil {
 		return nil, fmt.Errorf("BERTH_TIERS, BERTH_DEFAULT_TIER: %w", err)
 	}
+	s.tiers.WarnPercent = cfg.WarnPercent
 	if s.prices, err = usage.LoadPrices(cfg.Prices); err != nil {
 		return nil, fmt.Errorf("BERTH_PRICES: %w", err)
 	}
-	if s.events, err = eventstore.Open(eventstore.Config{DSN: cfg.EventStore, File: cfg.eventFile()}); err != nil {
+	if s.events, err = eventstore.Open(eventstore.Config{DSN: cfg.EventStore, File: cfg.eventFile(), Retention: cfg.EventRetention}); err != nil {
 		return nil, fmt.Errorf("BERTH_EVENT_STORE: %w", err)
 	}
 	if err := s.open(ctx); err != nil {
@@ -428,7 +429,7 @@ func (s *Server) assemble() error {
 	if err != nil {
 		return err
 	}
-	webhooks := webhook.New(c, webhook.Config{Delays: s.cfg.WebhookDelays, AllowPrivate: s.cfg.WebhookAllowPrivate})
+	webhooks := webhook.New(c, webhook.Config{Delays: s.cfg.WebhookDelays, Timeout: s.cfg.WebhookTimeout, MaxEndpoints: s.cfg.WebhookEndpoints, AllowPrivate: s.cfg.WebhookAllowPrivate})
 	orgs := org.New(c)
 	used := usage.New(c, usage.Config{Prices: s.prices, Every: s.cfg.UsageInterval})
 	payments := billing.New(c, billing.Config{Provider: s.cfg.payments(), Every: s.cfg.BillingSync})

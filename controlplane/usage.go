@@ -12,6 +12,7 @@ import (
 type Billing struct {
 	Prices        string        `env:"BERTH_PRICES"`                         // file with the prices; default: built in, for workspaces whose tier has a credit or a budget
 	UsageInterval time.Duration `env:"BERTH_USAGE_INTERVAL" envDefault:"1m"` // between two questions to a host
+	WarnPercent   int           `env:"BERTH_CREDIT_WARNING" envDefault:"80"` // of a month's free credit
 	BillingSync   time.Duration `env:"BERTH_BILLING_SYNC" envDefault:"1h"`   // between two questions about a workspace's subscription, about
 	StripeKey     string        `env:"BERTH_STRIPE_KEY"`                     // secret or restricted; empty: no provider of payments
 	StripeURL     string        `env:"BERTH_STRIPE_URL" envDefault:"https://api.stripe.com"`
@@ -21,6 +22,9 @@ type Billing struct {
 func (c *Billing) validate() error {
 	if c.UsageInterval != 0 && (c.UsageInterval < time.Second || c.UsageInterval > time.Hour) {
 		return fmt.Errorf("BERTH_USAGE_INTERVAL is %s, want 1s to 1h", c.UsageInterval)
+	}
+	if c.WarnPercent < 0 || c.WarnPercent > 100 {
+		return fmt.Errorf("BERTH_CREDIT_WARNING is %d, want 1 to 100 percent", c.WarnPercent)
 	}
 	if c.BillingSync != 0 && (c.BillingSync < time.Minute || c.BillingSync > 24*time.Hour) {
 		return fmt.Errorf("BERTH_BILLING_SYNC is %s, want 1m to 24h", c.BillingSync)

@@ -84,6 +84,8 @@ type Config struct {
 	OverlayPool    int `env:"BERTH_OVERLAY_POOL" envDefault:"16"`
 	MaxTunnels     int `env:"BERTH_MAX_CONNECTIONS" envDefault:"1024"` // that callers have to the ports of one sandbox
 
+	EventRing int `env:"BERTH_EVENT_RING" envDefault:"512"` // events of a sandbox in memory
+
 	HeartbeatInterval time.Duration `env:"BERTH_HEARTBEAT_INTERVAL" envDefault:"1s"` // until the leader says another
 	CreateTimeout     time.Duration `env:"BERTH_CREATE_TIMEOUT" envDefault:"90s"`
 	StopTimeout       time.Duration `env:"BERTH_STOP_TIMEOUT" envDefault:"15s"`
@@ -166,6 +168,8 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("BERTH_DISK_OVERCOMMIT is %d: want 1 (every sandbox's whole disk is kept for it) to 1000", c.DiskOvercommit)
 	case c.MaxTunnels < 1 || c.MaxTunnels > 65535:
 		return c, fmt.Errorf("BERTH_MAX_CONNECTIONS is %d: want 1 to 65535 connections to the ports of one sandbox", c.MaxTunnels)
+	case c.EventRing < 1 || c.EventRing > 65536:
+		return c, fmt.Errorf("BERTH_EVENT_RING is %d: want 1 to 65536 events of a sandbox in memory", c.EventRing)
 	case c.ArchiveQuota < 0 || c.ArchiveQuota > 1_000_000:
 		return c, fmt.Errorf("BERTH_ARCHIVE_QUOTA is %d: want how many times its disk a database's archive may take, or 0 for no quota", c.ArchiveQuota)
 	case c.HeartbeatInterval < 100*time.Millisecond:

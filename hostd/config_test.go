@@ -72,6 +72,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		"too many overlays":        {func(c *Config) { c.OverlayPool = 1000 }, "BERTH_OVERLAY_POOL"},
 		"negative headroom":        {func(c *Config) { c.DiskHeadroomMB = -1 }, "BERTH_DISK_HEADROOM_MB"},
 		"a quota below nothing":    {func(c *Config) { c.ArchiveQuota = -1 }, "BERTH_ARCHIVE_QUOTA"},
+		"no events":                {func(c *Config) { c.EventRing = 0 }, "BERTH_EVENT_RING"},
 		"no connections":           {func(c *Config) { c.MaxTunnels = 0 }, "BERTH_MAX_CONNECTIONS"},
 		"heartbeats without pause": {func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		"creates without time":     {func(c *Config) { c.CreateTimeout = 0 }, "BERTH_CREATE_TIMEOUT"},

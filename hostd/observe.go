@@ -58,7 +58,7 @@ func machineBoot() (string, error) {
 // openEvents opens what records what happens to sandboxes.
 func openEvents(cfg Config, boot string, registry prometheus.Registerer, log *slog.Logger) (*events.Recorder, error) {
 	return events.Open(events.Config{
-		Dir: filepath.Join(cfg.DataDir, "events"), HostID: cfg.HostID, BootID: boot,
+		Dir: filepath.Join(cfg.DataDir, "events"), HostID: cfg.HostID, BootID: boot, Ring: cfg.EventRing,
 		Metrics: events.NewMetrics(registry), Log: log,
 	})
 }

@@ -20,6 +20,8 @@ func (p *planeIdentity) Enter(c core.Caller, id string) (core.Caller, error) {
 	return c, nil
 }
 
+func (p *planeIdentity) NotSuspended(core.Caller, core.Idempotency) error { return nil }
+
 func (p *planeIdentity) ListOrgs(context.Context, core.Caller, core.ListOptions) ([]api.Org, string, error) {
 	return []api.Org{planeOrg}, "", nil
 }

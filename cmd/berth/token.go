@@ -16,7 +16,7 @@ func (a *app) token() *cobra.Command {
 	g := group("token", "Create, list and revoke API keys",
 		"An API key lets a program act in your current workspace. These commands need BERTH_JWT.",
 		a.tokenCreate(), a.tokenList(), a.tokenRemove())
-	g.Aliases = []string{"tokens"}
+	g.Aliases = []string{"tokens", "key", "keys"}
 	return g
 }
 

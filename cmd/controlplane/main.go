@@ -136,6 +136,9 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_GITEA_WEBHOOK_SECRET
                             secret of Gitea's push webhooks, or a file with it (default: none are taken)
   BERTH_WEBHOOK_DELAYS      between the attempts to deliver a webhook (default 1m,5m,30m,2h,8h)
+  BERTH_WEBHOOK_TIMEOUT     how long an attempt may take (default 10s)
+  BERTH_WEBHOOK_MAX_ENDPOINTS
+                            endpoints of a workspace (default 10)
   BERTH_WEBHOOK_ALLOW_PRIVATE
                             true: webhooks go to any address, and by http:// too; for development only
   BERTH_ACME_DIRECTORY      URL of an ACME server, for certificates of all that has none in a file, and
@@ -148,6 +151,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
                             signed with, in base64 (default algorithm hmac-sha256)
   BERTH_ACME_RESOLVERS      DNS servers that are asked for zones (default: the system's)
   BERTH_EVENT_STORE         postgres:// URL of the event store (default: SQLite in the data directory)
+  BERTH_EVENT_RETENTION     how long it keeps an event (default 2160h: 90 days)
   BERTH_HEARTBEAT_INTERVAL  time between a host's heartbeats (default 1s)
   BERTH_HOST_LEASE          how long a host may be silent before it is lost (default 30s)
   BERTH_RAFT_TIMEOUT        Raft's heartbeat and election timeout (default 500ms)
@@ -165,6 +169,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_PRICES              file with the prices of what is used (default: built in; see
                             docs/billing.md)
   BERTH_USAGE_INTERVAL      how often hosts are asked what was used (default 1m)
+  BERTH_CREDIT_WARNING      percent of a month's free credit at which a workspace is warned (default 80)
   BERTH_BILLING_SYNC        about how often it is asked about a workspace (default 1h)
   BERTH_AUDIT_MAX           entries of the audit log that are kept in all (default 50000)
   BERTH_AUDIT_MAX_PER_WORKSPACE

@@ -107,6 +107,7 @@ Settings are environment variables:
   BERTH_DISK_OVERCOMMIT    factor by which disk space is promised to sandboxes; 1 reserves it (default 20)
   BERTH_OVERLAY_POOL       disks cloned in advance per template (default 16)
   BERTH_MAX_CONNECTIONS    connections to the ports of one sandbox at once (default 1024)
+  BERTH_EVENT_RING         events of a sandbox in memory; older ones are on disk (default 512)
   BERTH_HEARTBEAT_INTERVAL time between heartbeats, until the leader sets another (default 1s)
   BERTH_CREATE_TIMEOUT     limit for creating a sandbox (default 90s)
   BERTH_STOP_TIMEOUT       limit for stopping the daemon (default 15s)

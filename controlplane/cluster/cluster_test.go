@@ -87,7 +87,7 @@ func TestJoinTokensAndMembers(t *testing.T) {
 		_, err := replicas.CreateJoinToken(t.Context(), api.CreateJoinToken{TTLSeconds: &ttl}, core.Idempotency{})
 		testplane.Want(t, err, apierror.EInvalid, "")
 	}
-	for _, m := range [][2]string{{"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}} {
+	for _, m := range [][2]string{{"B", "h:1"}, {"b", "h"}, {"b", "0.0.0.0:7001"}, {"b", ":7001"}, {"b", "h:70010"}, {"b", "h:http"}, {"b", "h:-1"}, {"b", "a b:1"}, {"b", "h/x:1"}} {
 		testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{ID: m[0], Address: m[1]}), apierror.EInvalid, "invalid peer")
 	}
 	testplane.Want(t, replicas.AddPeer(t.Context(), api.AddPeer{Address: "h:1"}), apierror.EInvalid, "id is required")

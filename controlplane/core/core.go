@@ -49,7 +49,7 @@ type Core struct {
 	// Streams limits what clients follow: each stream keeps a connection to a host open.
 	Streams *Open
 
-	creates *turns  // by id of the idempotency key
+	creates *turns  // by id of the idempotency key, or by workspace (AdmissionTurn)
 	shares  *shares // of the audit log
 }
 
@@ -142,6 +142,21 @@ func (c *Core) Admissible(r raftstore.Reader, caller Caller, need limits.Need) e
 	return c.Tiers.Check(r, ws, need, c.Clock())
 }
 
+// AdmissionTurn waits for the caller's turn to place and admit a create. Those of a workspace
+// with quotas take turns: each counts what the ones before have made, so they would only be
+// in each other's way. And those that exceed a quota take no memory on hosts meanwhile, or
+// others, of whichever workspace, were refused for lack of it.
+func (c *Core) AdmissionTurn(ctx context.Context, caller Caller) (leave func(), err error) {
+	ws, ok := raftstore.Get(c.Store.View(), record.Workspaces, caller.WorkspaceID)
+	if !ok || !c.Tiers.Counts(ws) {
+		return func() {}, nil
+	}
+	if leave, err = c.creates.take(ctx, "admission/"+ws.ID); err != nil {
+		return nil, StoreError(err)
+	}
+	return leave, nil
+}
+
 // MayUse refuses the create of what uses compute or storage: all that MayCreate refuses,
 // and workspaces whose month is spent.
 func (c *Core) MayUse(r raftstore.Reader, caller Caller) error {
@@ -171,6 +186,9 @@ func (c *Core) MayGoOn(r raftstore.Reader, workspaceID string) error {
 	return c.Tiers.MayGoOn(r, ws, c.Clock())
 }
 
+// ErrSuspended refuses the creates of a suspended workspace.
+var ErrSuspended = &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+
 // MayCreate refuses a suspended workspace, and one whose subscription is not active.
 func MayCreate(r raftstore.Reader, c Caller) error {
 	ws, ok := raftstore.Get(r, record.Workspaces, c.WorkspaceID)
@@ -178,7 +196,7 @@ func MayCreate(r raftstore.Reader, c Caller) error {
 	case !ok:
 		return apierror.Unauthorized(apierror.DetailInvalidToken)
 	case ws.Suspended:
-		return &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+		return ErrSuspended
 	case ws.SubscriptionStatus == record.SubscriptionPastDue, ws.SubscriptionStatus == record.SubscriptionCanceled:
 		return &apierror.Error{
 			Code: apierror.EQuota, Message: "subscription not active", Detail: "what runs goes on, and nothing is deleted",

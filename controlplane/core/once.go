@@ -130,6 +130,15 @@ func Claimed(ctx context.Context, core *Core, c Caller, route string, i Idempote
 	return ok, nil
 }
 
+// Known reports whether a create with this key has begun, on any route.
+func Known(core *Core, i Idempotency) bool {
+	if i.Key == "" {
+		return false
+	}
+	_, ok := i.find(core.Store.View(), "", core.Clock())
+	return ok
+}
+
 // find returns the valid row of a key: that of the same route, or else that of another one
 // in the same workspace.
 func (i Idempotency) find(view *raftstore.Snapshot, keyID string, now time.Time) (*record.IdempotencyKey, bool) {

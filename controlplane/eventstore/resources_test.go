@@ -76,7 +76,7 @@ func TestSandboxesOfAppsAndDatabasesAreCountedByThem(t *testing.T) {
 func TestDeploymentsAreCountedAndMeasured(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, open func() *Store) {
 		s := open()
-		old := noon.Add(-Retention - time.Hour)
+		old := noon.Add(-DefaultRetention - time.Hour)
 		all := []Deployment{
 			{ID: "1", WorkspaceID: "w1", AppID: "a", EndedAt: noon, Took: time.Second},
 			{ID: "2", WorkspaceID: "w1", AppID: "a", EndedAt: noon, Took: 3 * time.Second},

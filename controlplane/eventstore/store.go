@@ -9,6 +9,7 @@
 package eventstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -29,16 +30,17 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Retention is how long an event is kept.
-const Retention = 90 * 24 * time.Hour
+// DefaultRetention is how long an event is kept unless the settings say otherwise.
+const DefaultRetention = 90 * 24 * time.Hour
 
 // Config says where events are stored.
 type Config struct {
 	// DSN is a PostgreSQL connection URL (postgres://…). Empty: SQLite in File.
 	DSN string
 	// File is the path of the SQLite database. It is created with its directory.
-	File  string
-	Clock func() time.Time
+	File      string
+	Retention time.Duration // how long an event is kept; default DefaultRetention
+	Clock     func() time.Time
 }
 
 // Store contains events. It is safe for concurrent use.
@@ -46,6 +48,7 @@ type Store struct {
 	db    *sql.DB
 	d     dialect
 	clock func() time.Time
+	keep  time.Duration
 
 	mu    sync.Mutex
 	ready bool // the tables exist
@@ -74,7 +77,7 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = time.Now
 	}
-	s := &Store{clock: cfg.Clock}
+	s := &Store{clock: cfg.Clock, keep: cmp.Or(cfg.Retention, DefaultRetention)}
 	var err error
 	if cfg.DSN != "" {
 		s.d = postgresDialect
@@ -281,12 +284,12 @@ func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Prune removes events older than Retention and returns their number.
+// Prune removes events that are older than the retention and returns their number.
 func (s *Store) Prune(ctx context.Context) (int64, error) {
 	if err := s.open(ctx); err != nil {
 		return 0, err
 	}
-	before := s.clock().Add(-Retention).UnixMilli()
+	before := s.clock().Add(-s.keep).UnixMilli()
 	total := int64(0)
 	for _, table := range []string{"events", "deployments"} {
 		res, err := s.db.ExecContext(ctx, s.d.args("DELETE FROM "+table+" WHERE ts_ms < $1"), before)

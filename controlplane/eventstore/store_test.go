@@ -175,7 +175,7 @@ func TestConcurrentHostsAndReplicas(t *testing.T) {
 func TestOldEventsArePruned(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, open func() *Store) {
 		s := open()
-		old := noon.Add(-Retention - time.Minute)
+		old := noon.Add(-DefaultRetention - time.Minute)
 		appendAll(t, s, "h1", event(1, old, "s", hostapi.EventRunning, ""), event(2, old.Add(2*time.Minute), "s", hostapi.EventRunning, ""))
 		if n, err := s.Prune(t.Context()); err != nil || n != 1 {
 			t.Errorf("%d pruned, %v", n, err)
@@ -184,6 +184,19 @@ func TestOldEventsArePruned(t *testing.T) {
 			t.Errorf("cursor %d, %v: pruning must not have hosts tell old events again", cursor, err)
 		}
 	})
+}
+
+func TestTheOperatorSaysHowLongEventsAreKept(t *testing.T) {
+	s, err := Open(Config{File: t.TempDir() + "/events.db", Retention: time.Hour, Clock: func() time.Time { return noon }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	old := noon.Add(-time.Hour - time.Minute)
+	appendAll(t, s, "h1", event(1, old, "s", hostapi.EventRunning, ""), event(2, old.Add(2*time.Minute), "s", hostapi.EventRunning, ""))
+	if n, err := s.Prune(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d pruned, %v", n, err)
+	}
 }
 
 func TestOpenRefuses(t *testing.T) {

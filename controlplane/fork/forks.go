@@ -157,6 +157,11 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 	for i, child := range order.Children {
 		ids[i] = child.ID
 	}
+	leave, err := s.core.AdmissionTurn(ctx, c)
+	if err != nil {
+		return forked{}, err
+	}
+	defer leave()
 	if err := s.Flows.Place(view, order); err != nil {
 		var none *placement.Error
 		if errors.As(err, &none) {
@@ -184,6 +189,7 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 		s.Flows.Unplace(order)
 		return forked{}, err
 	}
+	leave()
 	return s.awaitFork(ctx, c, order.Group, ids, order.FlowID)
 }
 

@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"slices"
+
 	"github.com/gin-gonic/gin"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/limits"
 )
@@ -52,6 +55,9 @@ func (a *API) admit(c *gin.Context, rt route) error {
 		if err := caller.RequireWorkspace(); err != nil {
 			return err
 		}
+		if err := a.notSuspended(c, rt, caller); err != nil {
+			return err
+		}
 	}
 	if a.cfg.Limiter != nil {
 		if err := a.cfg.Limiter.Allow(limitedAs(need, caller)); err != nil {
@@ -61,6 +67,25 @@ func (a *API) admit(c *gin.Context, rt route) error {
 	caller, err = a.authorize(c, &rt, caller)
 	c.Set(keyCaller, caller)
 	return err
+}
+
+// notSuspended refuses the creates of a suspended workspace before everything else that
+// could be wrong with them, as nothing that its people mend would help.
+func (a *API) notSuspended(c *gin.Context, rt route, caller core.Caller) error {
+	if rt.method == get || !slices.ContainsFunc(rt.doc.failures, suspends) {
+		return nil
+	}
+	i, err := idempotency(c)
+	if err != nil { // it repeats nothing
+		i = core.Idempotency{}
+	}
+	return a.cfg.Orgs.NotSuspended(caller, i)
+}
+
+// suspends reports whether an error is the refusal of a suspended workspace. The routes
+// that have it create something.
+func suspends(e apierror.Error) bool {
+	return e.Code == core.ErrSuspended.Code && e.Message == core.ErrSuspended.Message
 }
 
 // limitedAs returns whose bucket a request takes from: the workspace's, but for what people

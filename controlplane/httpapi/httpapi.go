@@ -36,6 +36,8 @@ type Orgs interface {
 	// Enter returns the caller as a member of a workspace, which need not be the
 	// current one.
 	Enter(c core.Caller, orgID string) (core.Caller, error)
+	// NotSuspended refuses a create of a suspended workspace, unless it repeats one.
+	NotSuspended(c core.Caller, i core.Idempotency) error
 	ListOrgs(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Org, next string, err error)
 	CreateOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i core.Idempotency) (api.Org, error)
 	GetOrg(ctx context.Context, c core.Caller, id string) (api.Org, error)

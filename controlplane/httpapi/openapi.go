@@ -301,7 +301,7 @@ func failuresOf(rt route) map[int][]apierror.Error {
 	if strings.Contains(rt.path, ":") {
 		list = append(list, *apierror.NotFound())
 	}
-	if slices.ContainsFunc(list, func(e apierror.Error) bool { return e.Code == apierror.EForbidden && e.Message == "account suspended" }) {
+	if slices.ContainsFunc(list, suspends) {
 		list = append(list, apierror.Error{
 			Code: apierror.EQuota, Message: "subscription not active", Detail: "what runs goes on, and nothing is deleted",
 			Fields: map[string]any{"subscription_status": "past_due"},

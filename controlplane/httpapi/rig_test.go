@@ -98,6 +98,8 @@ func (f *fakeIdentity) Enter(c core.Caller, orgID string) (core.Caller, error) {
 	return c, nil
 }
 
+func (f *fakeIdentity) NotSuspended(core.Caller, core.Idempotency) error { return nil }
+
 func (f *fakeIdentity) AcceptInvitation(context.Context, core.Caller, string) (api.Org, error) {
 	return api.Org{}, apierror.NotFound()
 }

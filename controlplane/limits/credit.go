@@ -29,6 +29,8 @@ type Month struct {
 	HasBudget bool
 	CPUMax    int
 	HasCPUMax bool
+
+	warnPercent int // of the credit: when its workspace is warned
 }
 
 // Month returns where a workspace stands in the month of now.
@@ -39,6 +41,10 @@ func (t *Tiers) Month(r raftstore.Reader, w *record.Workspace, now time.Time) (m
 	m.CPUMax, m.HasCPUMax = limit(q.CPUSecondsPerMonth)
 	// With a subscription, also one that is past due, what is used is paid for.
 	m.Credit, m.HasCredit = Micro(credit)*microPerCent, hasCredit && w.SubscriptionStatus == ""
+	m.warnPercent = defaultWarnPercent
+	if t != nil && t.WarnPercent != 0 {
+		m.warnPercent = t.WarnPercent
+	}
 	m.Budget, m.HasBudget = Micro(budget)*microPerCent, hasBudget
 	if !m.HasCredit && !m.HasBudget && !m.HasCPUMax {
 		return m // nothing is read, so that nothing gets in the way of creates
@@ -52,11 +58,10 @@ func (t *Tiers) Month(r raftstore.Reader, w *record.Workspace, now time.Time) (m
 // Exhausted reports whether the free credit is spent.
 func (m Month) Exhausted() bool { return m.HasCredit && m.Used >= m.Credit }
 
-// warnPercent of the credit is when its workspace is warned.
-const warnPercent = 80
+const defaultWarnPercent = 80
 
 // Nearly reports whether most of the free credit is spent.
-func (m Month) Nearly() bool { return m.HasCredit && m.Used*100 >= m.Credit*warnPercent }
+func (m Month) Nearly() bool { return m.HasCredit && m.Used*100 >= m.Credit*Micro(m.warnPercent) }
 
 // Sold reports whether a workspace's tier has to do with money.
 func (t *Tiers) Sold(w *record.Workspace) bool {

@@ -41,11 +41,16 @@ func (h Hour) Bytes() []byte {
 	return out
 }
 
-// Since returns h without the seconds that ended an hour before now or earlier.
+// Since returns h without the seconds that ended an hour before now or earlier. Those of more
+// than an hour from now are of a leader whose clock was wrong. They count nothing, or they
+// would until then.
 func (h Hour) Since(now time.Time) Hour {
-	first := now.Add(-time.Hour).Unix()
+	first, last := now.Add(-time.Hour).Unix(), now.Add(time.Hour).Unix()
 	for len(h) > 0 && h[0].at < first {
 		h = h[1:]
+	}
+	for len(h) > 0 && h[len(h)-1].at > last {
+		h = h[:len(h)-1]
 	}
 	return h
 }

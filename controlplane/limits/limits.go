@@ -73,6 +73,17 @@ func (t *Tiers) Check(r raftstore.Reader, w *record.Workspace, n Need, now time.
 	return nil
 }
 
+// Counts reports whether a workspace has a quota by which sandboxes are counted.
+func (t *Tiers) Counts(w *record.Workspace) bool {
+	q := t.Of(w)
+	for _, most := range []*int{q.Sandboxes, q.CreatesPerHour, q.CPU, q.MemoryMB, q.DiskMB} {
+		if _, limited := limit(most); limited {
+			return true
+		}
+	}
+	return false
+}
+
 // Admit is Check in the transaction that creates. It counts the creates of the hour.
 func (t *Tiers) Admit(tx *raftstore.Tx, w *record.Workspace, n Need) error {
 	if err := t.Check(tx, w, n, tx.Now()); err != nil {

@@ -285,6 +285,32 @@ func (c errorCounter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// A workspace is warned at 80 percent of its credit, or where the operator says.
+func TestWhenAWorkspaceIsWarned(t *testing.T) {
+	c := testcluster.New(t, 1)
+	ws := &record.Workspace{Meta: record.Meta{ID: "ws"}, Quotas: record.Quotas{CreditCents: new(100)}}
+	now := time.Now()
+	month := record.MonthOf(now)
+	for percent, at := range map[int]int64{0: 800_000, 50: 500_000, 100: 1_000_000} {
+		for used, warned := range map[int64]bool{at - 1: false, at: true} {
+			c.Update(func(tx *raftstore.Tx) error {
+				u := &record.Usage{Meta: record.Meta{ID: record.UsageID("ws", month)}, WorkspaceID: "ws", Month: month}
+				u.Line(record.ProductSandbox, record.ResourceMemory).MicroUSD = used
+				raftstore.Put(tx, record.Usages, u)
+				return nil
+			})
+			tiers, err := limits.Load("", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tiers.WarnPercent = percent
+			if got := tiers.Month(c.Leader().Store.View(), ws, now).Nearly(); got != warned {
+				t.Errorf("%d of a million at %d percent: %t", used, percent, got)
+			}
+		}
+	}
+}
+
 func TestHour(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	h := limits.Hour{}
@@ -303,6 +329,24 @@ func TestHour(t *testing.T) {
 	}
 	if n := h.Since(start.Add(3 * time.Hour)).Total(); n != 0 {
 		t.Errorf("after an hour: %d", n)
+	}
+}
+
+// A leader's clock that was a day ahead must not keep a workspace from creating for a day
+// after it was set right. One that differs by less than an hour forgives nothing.
+func TestAnHourOfAWrongClock(t *testing.T) {
+	right := time.Unix(1_700_000_000, 0)
+	ahead := limits.Hour{}.Add(right, 3).Add(right.Add(24*time.Hour), 7)
+	now := right.Add(time.Minute)
+	h := ahead.Since(now)
+	if n := h.Total(); n != 3 {
+		t.Errorf("after the clock was set right: %d", n)
+	}
+	if n := h.Add(now, 2).Since(now.Add(time.Hour)).Total(); n != 2 {
+		t.Errorf("an hour later: %d", n)
+	}
+	if n := (limits.Hour{}).Add(right.Add(59*time.Minute), 7).Since(right).Total(); n != 7 {
+		t.Errorf("a clock that was an hour ahead at most: %d", n)
 	}
 }
 

@@ -35,6 +35,9 @@ var builtin []byte
 
 // Tiers is the table of tiers. A nil one has only Unlimited.
 type Tiers struct {
+	// WarnPercent of a month's free credit is when a workspace is warned; 0: 80.
+	WarnPercent int
+
 	file     string // that it was read from; "": built in
 	fallback string // of workspaces that have none, or one that is not there any more
 	table    atomic.Pointer[table]

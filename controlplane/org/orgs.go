@@ -74,6 +74,17 @@ func (s *Orgs) Enter(c core.Caller, orgID string) (core.Caller, error) {
 	return c, nil
 }
 
+// NotSuspended refuses a create of a suspended workspace before anything else is looked at.
+// A create that is repeated with its key has been admitted. The transaction that creates
+// checks again.
+func (s *Orgs) NotSuspended(c core.Caller, i core.Idempotency) error {
+	w, ok := raftstore.Get(s.core.Store.View(), record.Workspaces, c.WorkspaceID)
+	if ok && w.Suspended && !core.Known(s.core, i) {
+		return core.ErrSuspended
+	}
+	return nil
+}
+
 // ListOrgs lists the caller's workspaces, newest first.
 func (s *Orgs) ListOrgs(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Org, next string, err error) {
 	if err := c.RequireJWT(); err != nil {
@@ -276,7 +287,7 @@ func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
 			return err
 		}
 		if w.Suspended {
-			return &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+			return core.ErrSuspended
 		}
 		if what := contents(tx, id); what != "" {
 			return &apierror.Error{Code: apierror.EConflict, Message: "organization is not empty", Detail: "it has " + what + ": delete them first"}

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
@@ -51,13 +53,21 @@ func (m Member) Validate() error {
 		return fmt.Errorf("replica id: %w", err)
 	}
 	host, port, err := net.SplitHostPort(m.Address)
-	if err != nil || host == "" || port == "" || port == "0" {
-		return fmt.Errorf("replica %s: address %q: want host:port", m.ID, m.Address)
+	// A name of DNS has at most 253 characters. A replica at an address that nobody can dial
+	// would be a member all the same.
+	number, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || len(host) > 253 || strings.ContainsFunc(host, noHost) || perr != nil || number == 0 {
+		return fmt.Errorf("replica %s: address %.100q: want host:port", m.ID, m.Address)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		return fmt.Errorf("replica %s: address %q: the other replicas cannot dial an unspecified address", m.ID, m.Address)
 	}
 	return nil
+}
+
+// noHost reports whether neither a host name nor an address has a character.
+func noHost(r rune) bool {
+	return r != '.' && r != '-' && r != '_' && r != ':' && r != '%' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 }
 
 // InitCluster writes one directory under dir for each replica and one for the first

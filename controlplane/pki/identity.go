@@ -62,7 +62,7 @@ func ValidName(name string) error {
 		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-'
 	}
 	if !ok {
-		return fmt.Errorf("name %q: want 1 to 63 of a-z, 0-9 and '-', not at an end", name)
+		return fmt.Errorf("name %.100q: want 1 to 63 of a-z, 0-9 and '-', not at an end", name)
 	}
 	return nil
 }

@@ -253,6 +253,8 @@ func TestInitClusterRefusesBadMembers(t *testing.T) {
 		"bad id":           {{"A/..", "127.0.0.1:1"}},
 		"no port":          {{"a", "127.0.0.1"}},
 		"port 0":           {{"a", "127.0.0.1:0"}},
+		"no such port":     {{"a", "127.0.0.1:70000"}},
+		"a URL":            {{"a", "http://127.0.0.1:1"}},
 		"unspecified":      {{"a", "0.0.0.0:7001"}},
 		"id twice":         {{"a", "127.0.0.1:1"}, {"a", "127.0.0.1:2"}},
 		"address twice":    {{"a", "127.0.0.1:1"}, {"b", "127.0.0.1:1"}},

@@ -60,6 +60,11 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 	if row.EnvSealed, err = s.Flows.SealEnv(row.ID, env); err != nil {
 		return api.Sandbox{}, apierror.As(err)
 	}
+	leave, err := s.core.AdmissionTurn(ctx, c)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	defer leave()
 	placing := s.core.Clock()
 	if err := s.Flows.Place(s.core.Store.View(), row); err != nil {
 		return api.Sandbox{}, s.placeError(ctx, c, row, err)
@@ -88,6 +93,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 		s.Flows.Unplace(row)
 		return api.Sandbox{}, err
 	}
+	leave()
 	times.admitted = s.core.Clock()
 	out, made, err := s.awaitCreate(ctx, c, row.ID, flowID)
 	if err == nil && !made.Answered.IsZero() {

@@ -385,10 +385,7 @@ func (f *Flows) moved(run flow.Run, data move, box hostapi.Box) flow.Commit {
 		c.HostID, c.Generation, c.Status, c.HostSeq = s.Move.To, s.Move.Generation, record.SandboxHibernated, box.Seq
 		c.Move, c.MoveTried, c.MoveError, c.Error, c.Unreachable = nil, 0, "", "", false
 		raftstore.Put(tx, record.Sandboxes, c)
-		raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{ // its last host may still tell what it has used
-			Meta: record.Meta{ID: s.ID}, WorkspaceID: s.WorkspaceID, Product: s.Product(), HostID: data.From.HostID,
-			CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
-		})
+		PutEnded(tx, s, data.From.HostID)
 		count(tx, data.From.HostID, func(e *record.Evacuation) { e.Moved++ })
 		data.countRebalance(tx, func(b *record.Rebalance) { b.Moved++ })
 		return flow.Goto(stepSettle, data).By(tx.Now().Add(moveDeadline)), nil

@@ -88,13 +88,19 @@ func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
 			raftstore.Put(tx, record.Volumes, c)
 		}
 	}
-	if s.HostID != "" { // which may still tell what it has used
-		raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{
-			Meta: record.Meta{ID: s.ID}, WorkspaceID: s.WorkspaceID, Product: s.Product(), HostID: s.HostID,
-			CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
-		})
+	if s.HostID != "" {
+		PutEnded(tx, s, s.HostID)
 	}
 	raftstore.Delete(tx, record.Sandboxes, s.ID)
+}
+
+// PutEnded keeps for whom a host has counted a sandbox that is not there any more: it may
+// still tell what the sandbox has used.
+func PutEnded(tx *raftstore.Tx, s *record.Sandbox, hostID string) {
+	raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{
+		Meta: record.Meta{ID: record.EndedBoxID(s.ID, hostID)}, WorkspaceID: s.WorkspaceID, Product: s.Product(), HostID: hostID,
+		CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
+	})
 }
 
 // spec returns the box that the host is to create.

@@ -52,7 +52,7 @@ func (s *Usage) Loops(t *loops.Term) []loops.Loop {
 // told reports whether nothing more is to be heard of a box that is gone.
 func (k *keeper) told(now time.Time, e *record.EndedBox) bool {
 	cur, ok := raftstore.Get(k.Store.View(), record.MeterCursors, e.HostID)
-	return now.Sub(e.CreatedAt) > keepEnded || ok && cur.To.Sub(e.CreatedAt) > slack
+	return now.Sub(e.UpdatedAt) > keepEnded || ok && cur.To.Sub(e.UpdatedAt) > slack
 }
 
 // ask asks every host for what is new.

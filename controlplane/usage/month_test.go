@@ -3,6 +3,7 @@ package usage
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,11 +19,12 @@ import (
 
 // A month of a thousand workspaces, each with one box that runs a share of its time. What
 // each is charged is right to the micro-USD, those that spend their credit are warned and
-// told so once each, and in the next month all begin anew.
+// told so once each, and in the next month all begin anew. Leaders die while this is written
+// down.
 func TestAMonthOfAThousandWorkspaces(t *testing.T) {
 	tier.Slow(t)
 	const workspaces, hosts = 1000, 4
-	b := newBench(t, 1, "2026-04-01T00:00:00Z")
+	b := newBench(t, 3, "2026-04-01T00:00:00Z")
 	b.ledger.prices.Own = false                          // the tier has a credit
 	share := func(i int) int64 { return int64(i % 101) } // percent of the time
 	box := func(i int) string { return fmt.Sprintf("box%04d", i) }
@@ -39,16 +41,40 @@ func TestAMonthOfAThousandWorkspaces(t *testing.T) {
 			return nil
 		})
 	}
-	store := b.Leader().Store
-	k := &keeper{
-		Term: loops.NewTerm(loops.Config{Store: store, Clock: b.now, Logger: testcluster.Log()}),
-		core: core.New(core.Core{Store: store, Tiers: b.ledger.tiers, Clock: b.now}), ledger: &b.ledger,
+	// conclude has whoever leads look at the credits until there is nothing left to say.
+	conclude := func() {
+		testcluster.Await(t, "a look at the credits", func() bool {
+			store := b.Leader().Store
+			k := &keeper{
+				Term: loops.NewTerm(loops.Config{Store: store, Clock: b.now, Logger: testcluster.Log()}),
+				core: core.New(core.Core{Store: store, Tiers: b.ledger.tiers, Clock: b.now}), ledger: &b.ledger,
+			}
+			k.credits(t.Context())
+			return !slices.ContainsFunc(raftstore.All(store.View(), record.Workspaces), func(w *record.Workspace) bool { return k.news(store.View(), w, b.now()) })
+		})
+	}
+	deaths := 0
+	// dies cuts the leader off, and awaits the end of that.
+	dies := func() (over func()) {
+		old, done := b.Leader(), make(chan struct{})
+		deaths++
+		go func() {
+			defer close(done)
+			b.Cut(old)
+			testcluster.Await(t, "another leader", func() bool { return b.Leader() != old })
+			b.Heal(old)
+		}()
+		return func() { <-done }
 	}
 	rnd := rand.New(rand.NewPCG(4, 4))
 	const step = 48 * time.Hour
 	end := b.now().AddDate(0, 1, 0)
 	for n := uint64(1); b.now().Before(end); n++ {
 		b.pass(step)
+		over := func() {}
+		if n%4 == 0 {
+			over = dies()
+		}
 		for h := range hosts {
 			var list []hostapi.BoxUsage
 			for i := h; i < workspaces; i += hosts {
@@ -64,14 +90,18 @@ func TestAMonthOfAThousandWorkspaces(t *testing.T) {
 		}
 		if b.now().Equal(end) {
 			b.ns.Add(-int64(time.Second)) // the month's last look
-			k.credits(t.Context())
+			conclude()
+			over()
 			b.ns.Add(int64(time.Second))
 			break
 		}
-		k.credits(t.Context())
-		k.credits(t.Context())
+		conclude()
+		over()
 	}
-	view := store.View()
+	if deaths < 3 {
+		t.Errorf("%d leaders died: the test shows nothing", deaths)
+	}
+	view := b.Leader().Store.View()
 	told := map[string]int{}
 	for _, d := range raftstore.All(view, record.WebhookDeliveries) {
 		told[d.EndpointID+" "+d.Type]++
@@ -108,8 +138,8 @@ func TestAMonthOfAThousandWorkspaces(t *testing.T) {
 		t.Errorf("%d are paused: the test shows nothing", paused)
 	}
 	b.pass(time.Second) // a new month
-	k.credits(t.Context())
-	if left := raftstore.Find(store.View(), record.Workspaces, "paused", "yes"); len(left) > 0 {
+	conclude()
+	if left := raftstore.Find(b.Leader().Store.View(), record.Workspaces, "paused", "yes"); len(left) > 0 {
 		t.Errorf("%d are paused in the next month", len(left))
 	}
 }

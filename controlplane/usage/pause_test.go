@@ -90,6 +90,11 @@ func TestAWorkspaceThatHasSpentItsCredit(t *testing.T) {
 		t.Fatalf("at 80 percent: %v", err)
 	}
 
+	detached, err := r.Sandboxes.Commands.Start(t.Context(), testplane.Caller, running.ID, api.Exec{Cmd: api.Argv("cat")}, core.Idempotency{})
+	if err != nil {
+		t.Fatalf("at 80 percent: %v", err)
+	}
+
 	spend(r, 5_400_000)
 	testcluster.Await(t, "the end of compute", func() bool {
 		a, _ := raftstore.Get(r.Leader().Store.View(), record.Apps, "app-1")
@@ -111,6 +116,32 @@ func TestAWorkspaceThatHasSpentItsCredit(t *testing.T) {
 	if e.Fields["credit_usd"] != 5.4 || e.Fields["cost_usd_used"] != 5.4 {
 		t.Errorf("fields %v", e.Fields)
 	}
+	// Every call of a detached command needs the sandbox awake, also one that only reads.
+	commands := r.Sandboxes.Commands
+	for name, call := range map[string]func() error{
+		"start": func() error {
+			_, err := commands.Start(t.Context(), testplane.Caller, running.ID, api.Exec{Cmd: api.Shell("true")}, core.Idempotency{})
+			return err
+		},
+		"list": func() error { _, err := commands.List(t.Context(), testplane.Caller, running.ID); return err },
+		"get": func() error {
+			_, err := commands.Get(t.Context(), testplane.Caller, running.ID, detached.ID)
+			return err
+		},
+		"input": func() error {
+			return commands.Write(t.Context(), testplane.Caller, running.ID, detached.ID, []byte("x"), false)
+		},
+		"signal": func() error { return commands.Signal(t.Context(), testplane.Caller, running.ID, detached.ID, "TERM") },
+		"delete": func() error { return commands.Delete(t.Context(), testplane.Caller, running.ID, detached.ID) },
+		"output": func() error {
+			_, err := commands.Output(t.Context(), testplane.Caller, running.ID, detached.ID, 0, false)
+			return err
+		},
+	} {
+		if e := testplane.Want(t, call(), apierror.EQuota, "monthly free credit exhausted"); e.Fields["credit_usd"] != 5.4 || e.Fields["cost_usd_used"] != 5.4 {
+			t.Errorf("%s: fields %v", name, e.Fields)
+		}
+	}
 	testplane.Want(t, r.Node.Apps.Awake(t.Context(), "app-1"), apierror.EQuota, "monthly free credit exhausted")
 	testplane.Want(t, r.Sandboxes.Ports.WakeForPreview(t.Context(), running.ID), apierror.EQuota, "")
 
@@ -122,6 +153,9 @@ func TestAWorkspaceThatHasSpentItsCredit(t *testing.T) {
 	})
 	if _, err := r.Sandboxes.Commands.Exec(t.Context(), testplane.Caller, running.ID, api.Exec{Cmd: api.Shell("true")}); err != nil {
 		t.Errorf("after the upgrade: %v", err)
+	}
+	if _, err := commands.Get(t.Context(), testplane.Caller, running.ID, detached.ID); err != nil {
+		t.Errorf("the command after the upgrade: %v", err)
 	}
 	if got := events(r); got["quota.warning"] != 1 || got["quota.exhausted"] != 1 {
 		t.Errorf("told: %v", got)

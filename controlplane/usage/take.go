@@ -15,6 +15,9 @@ const (
 	partBoxes = 100
 	// slack is how far ahead of the leader's clock a batch may end.
 	slack = 30 * time.Second
+	// mostAgain bounds what a batch may account for when it is not known what is accounted
+	// for already.
+	mostAgain = time.Hour
 )
 
 // ledger writes down what hosts tell.
@@ -40,6 +43,11 @@ func (l *ledger) take(tx *raftstore.Tx, hostID string, b hostapi.UsageBatch) (do
 	}
 	if cur.PartEpoch != b.Epoch || cur.PartSequence != b.Sequence {
 		cur.PartEpoch, cur.PartSequence, cur.Part = b.Epoch, b.Sequence, 0
+	}
+	if cur.To.After(tx.Now().Add(slack)) {
+		// A leader's clock was ahead: no host can move a cursor there. Nothing would count
+		// until that time has come. By its number, a batch still counts once.
+		cur.To = tx.Now().Add(-mostAgain)
 	}
 	from, to := span(b, cur.To, tx.Now())
 	first := min(cur.Part, len(b.Boxes))
@@ -104,21 +112,24 @@ func (l *ledger) box(tx *raftstore.Tx, rows *months, hostID string, u hostapi.Bo
 func placed(r raftstore.Reader, hostID, id string) (record.EndedBox, bool) {
 	// One that has moved is counted by its host, and by the one before for what that is
 	// yet to tell.
-	if s, ok := raftstore.Get(r, record.Sandboxes, id); ok && (s.HostID == hostID || !endedOn(r, hostID, id)) {
+	e, ended := endedOn(r, hostID, id)
+	if s, ok := raftstore.Get(r, record.Sandboxes, id); ok && (s.HostID == hostID || !ended) {
 		return record.EndedBox{
 			WorkspaceID: s.WorkspaceID, Product: s.Product(), CPU: s.CPU, MemoryMB: s.MemoryMB, DiskMB: s.DiskMB, Began: s.CreatedAt,
 		}, s.HostID == hostID
 	}
-	e, ok := raftstore.Get(r, record.EndedBoxes, id)
-	if !ok {
-		return record.EndedBox{}, false
-	}
-	return *e, e.HostID == hostID
+	return e, ended
 }
 
-func endedOn(r raftstore.Reader, hostID, id string) bool {
-	e, ok := raftstore.Get(r, record.EndedBoxes, id)
-	return ok && e.HostID == hostID
+func endedOn(r raftstore.Reader, hostID, id string) (record.EndedBox, bool) {
+	e, ok := raftstore.Get(r, record.EndedBoxes, record.EndedBoxID(id, hostID))
+	if !ok { // of an earlier version
+		e, ok = raftstore.Get(r, record.EndedBoxes, id)
+	}
+	if !ok || e.HostID != hostID {
+		return record.EndedBox{}, false
+	}
+	return *e, true
 }
 
 // months are the rows of one month that a transaction changes.

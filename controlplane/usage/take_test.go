@@ -13,6 +13,8 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/limits"
+	"github.com/berth-cloud/berth/controlplane/loops"
+	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -262,6 +264,82 @@ func TestALastUseCounts(t *testing.T) {
 	b.take("h1", b.batch(1, time.Hour, ran("a", time.Hour)))
 	if got := b.amount("ws", "app", record.ResourceVCPU); got != 2*60_000 {
 		t.Errorf("%d ms", got/2)
+	}
+}
+
+// A leader's clock that was a day ahead is set right: what hosts tell counts on, and not only
+// once the wrong time has come. A host gains no more than an hour by it.
+func TestALeadersClockThatWasAhead(t *testing.T) {
+	b := newBench(t, 1, "2026-03-31T12:00:00Z")
+	b.box("a", "ws", "h1", nil)
+	b.pass(24 * time.Hour) // into the next month
+	b.take("h1", b.batch(1, time.Minute, ran("a", time.Minute)))
+	b.pass(-24*time.Hour + time.Minute)
+	b.take("h1", b.batch(2, time.Minute, ran("a", time.Minute)))
+	b.pass(time.Minute)
+	b.take("h1", b.batch(3, time.Minute, ran("a", time.Minute)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU); got != 2*3*60_000 {
+		t.Errorf("%d ms", got/2)
+	}
+	b.pass(time.Minute)
+	b.take("h1", b.batch(4, 24*time.Hour, ran("a", 24*time.Hour)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU); got != 2*4*60_000 {
+		t.Errorf("with a lie: %d ms", got/2)
+	}
+}
+
+// A sandbox that has moved and is deleted has yet to be told of by each of its hosts.
+func TestEachHostTellsItsPartOfASandboxThatMoved(t *testing.T) {
+	b := newBench(t, 1, "2026-03-10T10:00:00Z")
+	b.box("a", "ws", "h1", nil)
+	b.pass(10 * time.Second)
+	b.Update(func(tx *raftstore.Tx) error {
+		s, _ := raftstore.Get(tx, record.Sandboxes, "a")
+		sandbox.PutEnded(tx, s, "h1")
+		s = s.Clone()
+		s.HostID = "h2"
+		raftstore.Put(tx, record.Sandboxes, s)
+		return nil
+	})
+	b.pass(20 * time.Second)
+	b.Update(func(tx *raftstore.Tx) error {
+		s, _ := raftstore.Get(tx, record.Sandboxes, "a")
+		sandbox.DeleteRow(tx, s)
+		return nil
+	})
+	b.take("h2", b.batch(1, time.Minute, ran("a", 20*time.Second)))
+	b.take("h1", b.batch(1, time.Minute, ran("a", 10*time.Second)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU); got != 2*30_000 {
+		t.Errorf("%d ms", got/2)
+	}
+}
+
+// One that comes back to a host, and ends there again, is told of again.
+func TestASandboxMayEndOnAHostAgain(t *testing.T) {
+	b := newBench(t, 1, "2026-03-10T10:00:00Z")
+	b.box("a", "ws", "h1", nil)
+	end := func() {
+		b.Update(func(tx *raftstore.Tx) error {
+			s, _ := raftstore.Get(tx, record.Sandboxes, "a")
+			sandbox.PutEnded(tx, s, "h1")
+			return nil
+		})
+	}
+	end()
+	b.pass(time.Hour)
+	b.take("h1", b.batch(1, time.Hour))
+	k := &keeper{Term: loops.NewTerm(loops.Config{Store: b.Leader().Store, Clock: b.now, Logger: testcluster.Log()})}
+	ended := func() *record.EndedBox {
+		e, _ := raftstore.Get(b.Leader().Store.View(), record.EndedBoxes, record.EndedBoxID("a", "h1"))
+		return e
+	}
+	if !k.told(b.now(), ended()) {
+		t.Error("it is kept although its host has told all")
+	}
+	b.pass(time.Second)
+	end()
+	if k.told(b.now(), ended()) {
+		t.Error("it is removed before its host has told of the second time")
 	}
 }
 

@@ -22,8 +22,9 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// MaxEndpoints is the maximum number of endpoints of a workspace.
-const MaxEndpoints = 10
+// DefaultMaxEndpoints is the maximum number of endpoints of a workspace unless the settings
+// say otherwise.
+const DefaultMaxEndpoints = 10
 
 // DefaultDelays returns the default delays between the attempts of a delivery. There is
 // one attempt more than there are delays.
@@ -35,6 +36,8 @@ func DefaultDelays() []time.Duration {
 type Config struct {
 	Delays  []time.Duration // default: DefaultDelays
 	Timeout time.Duration   // of one attempt, from the name lookup to the response; default 10 s
+
+	MaxEndpoints int // of a workspace; default DefaultMaxEndpoints
 
 	// AllowPrivate allows endpoints at any address and without TLS. It is for
 	// development.
@@ -50,6 +53,9 @@ func (c *Config) defaults() {
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 10 * time.Second
+	}
+	if c.MaxEndpoints == 0 {
+		c.MaxEndpoints = DefaultMaxEndpoints
 	}
 	switch {
 	case c.Allowed != nil:
@@ -104,9 +110,9 @@ func (s *Webhooks) Create(ctx context.Context, c core.Caller, in api.CreateWebho
 				if err := core.MayCreate(tx, c); err != nil {
 					return err
 				}
-				if n := len(raftstore.Find(tx, record.WebhookEndpoints, "workspace", c.WorkspaceID)); n >= MaxEndpoints {
+				if n := len(raftstore.Find(tx, record.WebhookEndpoints, "workspace", c.WorkspaceID)); n >= s.cfg.MaxEndpoints {
 					return &apierror.Error{
-						Code: apierror.ERateLimited, Message: "max webhook endpoints reached", Fields: map[string]any{"max": MaxEndpoints, "active": n},
+						Code: apierror.ERateLimited, Message: "max webhook endpoints reached", Fields: map[string]any{"max": s.cfg.MaxEndpoints, "active": n},
 					}
 				}
 				e := e.Clone()

@@ -89,7 +89,7 @@ func TestEndpoints(t *testing.T) {
 func TestTenEndpointsAWorkspace(t *testing.T) {
 	r := newRig(t, 1, webhook.Config{})
 	w := r.webhooks()
-	for i := range webhook.MaxEndpoints {
+	for i := range webhook.DefaultMaxEndpoints {
 		r.register(fmt.Sprintf("https://example.com/%d", i))
 	}
 	one := api.CreateWebhookEndpoint{URL: "https://example.com/one-more"}
@@ -109,6 +109,15 @@ func TestTenEndpointsAWorkspace(t *testing.T) {
 	}
 	if _, err := w.Create(t.Context(), caller, one, core.Idempotency{}); err != nil {
 		t.Errorf("in the place of a deleted one: %v", err)
+	}
+}
+
+func TestTheOperatorSaysHowManyEndpointsThereAre(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{MaxEndpoints: 1})
+	r.register("https://example.com/1")
+	_, err := r.webhooks().Create(t.Context(), caller, api.CreateWebhookEndpoint{URL: "https://example.com/2"}, core.Idempotency{})
+	if e := testplane.Want(t, err, apierror.ERateLimited, "max webhook endpoints reached"); e.Fields["max"] != 1 || e.Fields["active"] != 1 {
+		t.Errorf("%v", e.Fields)
 	}
 }
 

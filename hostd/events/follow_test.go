@@ -66,8 +66,8 @@ func TestAFollowerThatLagsMissesNothing(t *testing.T) {
 	r := open(t, t.TempDir())
 	r.Open(idA, "", "")
 	f := follow(t, r, hostapi.EventQuery{})
-	emit(r, idA, 0, 4*ringSize) // nobody takes them
-	for n := range 4 * ringSize {
+	emit(r, idA, 0, 4*defaultRing) // nobody takes them
+	for n := range 4 * defaultRing {
 		if e := <-f.events; e.Message != fmt.Sprint(n) {
 			t.Fatalf("got %q, want %d", e.Message, n)
 		}

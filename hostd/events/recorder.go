@@ -40,6 +40,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
+	Ring        int           // events of a sandbox in memory; default 512
 	StreamBytes int64         // of each of the two parts of a sandbox's journal
 	SpoolBytes  int64         // of each of the spool's parts
 	SpoolParts  int           // at most
@@ -69,6 +70,7 @@ func Open(cfg Config) (*Recorder, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
+	cfg.Ring = cmp.Or(cfg.Ring, defaultRing)
 	cfg.StreamBytes = cmp.Or(cfg.StreamBytes, 1<<20)
 	cfg.SpoolBytes = cmp.Or(cfg.SpoolBytes, 4<<20)
 	cfg.SpoolParts = cmp.Or(cfg.SpoolParts, 16)
@@ -139,7 +141,7 @@ func (r *Recorder) stream(id string, begin bool) (*stream, error) {
 			return nil, hosterr.ErrNotFound
 		}
 	}
-	s, err := openStream(dir, r.cfg.StreamBytes, r.cfg.Log.With("sandbox_id", id))
+	s, err := openStream(dir, r.cfg.Ring, r.cfg.StreamBytes, r.cfg.Log.With("sandbox_id", id))
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +319,7 @@ func (r *Recorder) Query(id string, q hostapi.EventQuery) ([]hostapi.Event, erro
 
 // Follow hands on the events asked for and those to come, until ctx ends or the
 // stream is closed, which is no error. What the ring has dropped is read from disk,
-// at most ringSize events at a time.
+// at most as many events at a time as it holds.
 func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, began func(), emit func(hostapi.Event) error) error {
 	s, err := r.stream(id, false)
 	if err != nil {
@@ -329,7 +331,7 @@ func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, 
 	}
 	began()
 	for {
-		found, changed, closed, err := s.after(at, ringSize)
+		found, changed, closed, err := s.after(at, s.size)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -217,8 +218,28 @@ func TestFilesAreBounded(t *testing.T) {
 	}
 	got, err := r.Query(idA, hostapi.EventQuery{Since: time.Unix(1, 0)})
 	must(t, err)
-	if last := got[len(got)-1].Message; last != "2999" || len(got) < ringSize {
+	if last := got[len(got)-1].Message; last != "2999" || len(got) < defaultRing {
 		t.Errorf("%d events, the last %q", len(got), last)
+	}
+}
+
+// The operator says how much is kept in memory. What it holds no more is read from disk, so
+// nobody who follows or asks sees a difference.
+func TestTheRingIsAsLargeAsTheOperatorSays(t *testing.T) {
+	for _, ring := range []int{0, 1, 3, 600} {
+		r := open(t, t.TempDir(), func(c *Config) { c.Ring = ring })
+		r.Open(idA, "ws1", "base")
+		emit(r, idA, 0, 700)
+		s, err := r.stream(idA, false)
+		must(t, err)
+		if want := cmp.Or(ring, 512); len(s.ring) != want {
+			t.Errorf("%d events in memory, want %d", len(s.ring), want)
+		}
+		got, err := r.Query(idA, hostapi.EventQuery{Tail: new(5)})
+		must(t, err)
+		if messages(got) != "695 696 697 698 699" {
+			t.Errorf("a ring of %d: %s", ring, messages(got))
+		}
 	}
 }
 

@@ -11,10 +11,11 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
-// stream is one sandbox's events: the last ringSize in memory, more on disk. The
+// stream is one sandbox's events: the last size in memory, more on disk. The
 // time of its events grows strictly, so that a time names a place in it.
 type stream struct {
 	disk *journal // by time
+	size int      // of ring, at most
 
 	mu                  sync.Mutex
 	workspace, template string
@@ -27,17 +28,17 @@ type stream struct {
 }
 
 const (
-	ringSize = 512
-	maxKeys  = 4096 // remembered, a sandbox
-	all      = math.MaxInt
+	defaultRing = 512
+	maxKeys     = 4096 // remembered, a sandbox
+	all         = math.MaxInt
 )
 
 // millis is the key of a sandbox's events.
 func millis(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
 
 // openStream reads what is on disk of a sandbox's events.
-func openStream(dir string, partBytes int64, log *slog.Logger) (s *stream, err error) {
-	s = &stream{keys: map[string]struct{}{}, changed: make(chan struct{})}
+func openStream(dir string, ring int, partBytes int64, log *slog.Logger) (s *stream, err error) {
+	s = &stream{size: ring, keys: map[string]struct{}{}, changed: make(chan struct{})}
 	byTime := func(e *hostapi.Event) uint64 { return millis(e.Time) }
 	s.disk, err = openJournal(dir, limit{partBytes, 2}, byTime, log, func(e entry) { s.push(&e) })
 	return s, err
@@ -45,7 +46,7 @@ func openStream(dir string, partBytes int64, log *slog.Logger) (s *stream, err e
 
 // push adds an event to what is in memory. The caller holds the lock.
 func (s *stream) push(e *entry) {
-	if len(s.ring) == ringSize {
+	if len(s.ring) == s.size {
 		s.ring = slices.Delete(s.ring, 0, 1)
 	}
 	s.ring = append(s.ring, e.Event)
@@ -86,7 +87,7 @@ func (s *stream) after(t time.Time, most int) (found []hostapi.Event, changed <-
 	s.mu.Lock()
 	ring, changed, closed := slices.Clone(s.ring), s.changed, s.closed
 	s.mu.Unlock()
-	if len(ring) == ringSize && ring[0].Time.After(t) {
+	if len(ring) == s.size && ring[0].Time.After(t) {
 		if found, err = s.disk.read(millis(t), millis(ring[0].Time), most, all); err != nil {
 			return nil, changed, closed, err
 		}

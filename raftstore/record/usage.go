@@ -116,8 +116,9 @@ type MeterCursor struct {
 }
 
 // EndedBox is a sandbox that is gone, and whose last use its host may still tell. It is
-// written in the transaction that deletes the sandbox's row. The id is the sandbox's;
-// CreatedAt is when it ended.
+// written in the transaction that deletes the sandbox's row, or moves the sandbox to another
+// host. The id is EndedBoxID; one of an earlier version has the sandbox's. UpdatedAt is when
+// it ended there: it may have come back in between.
 type EndedBox struct {
 	Meta
 	WorkspaceID string    `json:"workspace_id"`
@@ -128,6 +129,10 @@ type EndedBox struct {
 	DiskMB      int       `json:"disk_mb"`
 	Began       time.Time `json:"began"` // when the sandbox's row was made
 }
+
+// EndedBoxID is the id of what has ended of a sandbox on one host: a sandbox that was moved
+// ends on more than one, and each of them has yet to tell its part.
+func EndedBoxID(sandboxID, hostID string) string { return sandboxID + "/" + hostID }
 
 // Product is what a sandbox's use is counted for.
 func (s *Sandbox) Product() string {
