@@ -82,6 +82,7 @@ type GitHub struct {
 	people        map[string]*person // by code, and by token
 	statuses      []Status
 	comments      []*Comment
+	closed        map[string]time.Time // the pull requests that are closed, as owner/name#number
 	calls         []string
 	fault         func(w http.ResponseWriter, r *http.Request) bool
 	lose          func() bool
@@ -100,7 +101,7 @@ var key = sync.OnceValue(func() *rsa.PrivateKey {
 // New starts a stand-in.
 func New(t testing.TB, clock func() time.Time) *GitHub {
 	t.Helper()
-	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, last: 1000}
+	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, closed: map[string]time.Time{}, last: 1000}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /app/installations/{id}", g.getInstallation)
 	mux.HandleFunc("DELETE /app/installations/{id}", g.deleteInstallation)
@@ -111,6 +112,7 @@ func New(t testing.TB, clock func() time.Time) *GitHub {
 	mux.HandleFunc("GET /user/installations", g.userInstallations)
 	mux.HandleFunc("GET /user/memberships/orgs/{org}", g.membership)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/statuses/{sha}", g.setStatus)
+	mux.HandleFunc("GET /repos/{owner}/{repo}/pulls/{number}", g.getPull)
 	mux.HandleFunc("GET /repos/{owner}/{repo}/issues/{number}/comments", g.listComments)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/issues/{number}/comments", g.createComment)
 	mux.HandleFunc("PATCH /repos/{owner}/{repo}/issues/comments/{id}", g.editComment)
@@ -208,6 +210,13 @@ func (g *GitHub) AddComment(repo string, number int, body string) {
 	c := &Comment{ID: g.last, Repo: repo, Number: number, Body: body}
 	c.User.Type = "User"
 	g.comments = append(g.comments, c)
+}
+
+// Close closes a pull request.
+func (g *GitHub) Close(repo string, number int, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed[repo+"#"+strconv.Itoa(number)] = at
 }
 
 // DeleteComment removes one.

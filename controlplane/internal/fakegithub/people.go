@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func (g *GitHub) exchange(w http.ResponseWriter, r *http.Request) {
@@ -84,6 +85,23 @@ func (g *GitHub) setStatus(w http.ResponseWriter, r *http.Request) {
 	}
 	g.statuses = append(g.statuses, Status{r.PathValue("owner") + "/" + r.PathValue("repo"), r.PathValue("sha"), in.State, in.TargetURL, in.Description, in.Context})
 	answer(w, 201, map[string]any{"id": len(g.statuses), "state": in.State})
+}
+
+func (g *GitHub) getPull(w http.ResponseWriter, r *http.Request) {
+	i, ok := g.asInstallation(w, r, "pull_requests", "write")
+	if !ok {
+		return
+	}
+	number, _ := strconv.Atoi(r.PathValue("number"))
+	state, at := "open", i.CreatedAt
+	if closed, ok := g.closed[r.PathValue("owner")+"/"+r.PathValue("repo")+"#"+r.PathValue("number")]; ok {
+		state, at = "closed", closed
+	}
+	repo := g.repo(i, r.PathValue("repo"), 9000)
+	answer(w, 200, map[string]any{
+		"number": number, "state": state, "updated_at": at.UTC().Format(time.RFC3339),
+		"head": map[string]any{"ref": "basket", "sha": strings.Repeat("2", 40), "repo": repo}, "base": map[string]any{"ref": "main", "sha": strings.Repeat("b", 40), "repo": repo},
+	})
 }
 
 func (g *GitHub) listComments(w http.ResponseWriter, r *http.Request) {
