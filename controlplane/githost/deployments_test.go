@@ -108,7 +108,7 @@ func TestAForgottenDeploymentDoesNotFailItsCommit(t *testing.T) {
 	last := func(state string) func() bool {
 		return func() bool { all := r.github.Statuses(); return len(all) > 0 && all[len(all)-1].State == state }
 	}
-	testcluster.Await(t, "pending", last("pending"))
+	r.deployments("in_progress")
 	first := raftstore.All(r.view(), record.Deployments)[0]
 	if _, err := r.apps.DeployApp(t.Context(), "app-a", "main", sha('2'), "", "", "api"); err != nil {
 		t.Fatal(err)

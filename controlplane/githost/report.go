@@ -57,9 +57,6 @@ func (k *keeper) report(ctx context.Context) {
 			continue
 		}
 		if s, ok := k.g.dueOf(view, d); ok && (known || !s.superseded) {
-			if known {
-				s.remote = r.RemoteID
-			}
 			k.Begin(loops.Job{What: loopReports, Host: s.installation, ID: d.ID}, perInstallation, func() { k.tell(ctx, s) })
 		}
 	}
@@ -143,6 +140,12 @@ func (g *GitHosts) dueOf(r raftstore.Reader, d *record.Deployment) (due, bool) {
 
 // tell makes one attempt to tell GitHub of a deployment.
 func (k *keeper) tell(ctx context.Context, s due) {
+	if r, ok := raftstore.Get(k.Store.View(), record.GitReports, s.id); ok {
+		if r.State == s.state {
+			return // by a job that ended since the pass looked
+		}
+		s.remote = r.RemoteID
+	}
 	remote, err := k.g.tellGitHub(ctx, s)
 	if ctx.Err() != nil {
 		return
@@ -235,6 +238,9 @@ func (k *keeper) endReports(ctx context.Context, view *raftstore.Snapshot) {
 
 // endReport makes one attempt to end a status.
 func (k *keeper) endReport(ctx context.Context, s due) {
+	if r, ok := raftstore.Get(k.Store.View(), record.GitReports, s.id); !ok || !unended(r) || endOf(r) != s.state {
+		return // a job that ended since the pass looked has done it
+	}
 	_, err := k.g.tellGitHub(ctx, s)
 	if ctx.Err() != nil {
 		return
