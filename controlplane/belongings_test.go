@@ -185,7 +185,7 @@ func TestEveryScopeOnEveryRoute(t *testing.T) {
 	covers := map[string][]string{
 		"sandboxes": {"/v1/sandboxes", "/v1/snapshots", "/v1/templates", "/v1/builds", "/v1/metrics/sandboxes"},
 		"databases": {"/v1/databases", "/v1/metrics/databases"},
-		"apps":      {"/v1/apps", "/v1/functions", "/v1/github", "/v1/repos", "/v1/metrics/apps"},
+		"apps":      {"/v1/apps", "/v1/functions", "/v1/github", "/v1/repos", "/v1/metrics/apps", "/v1/metrics/functions"},
 		"volumes":   {"/v1/volumes"},
 		"webhooks":  {"/v1/webhooks"},
 	}

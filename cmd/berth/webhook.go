@@ -17,7 +17,7 @@ func (a *app) webhook() *cobra.Command {
 the URL's secret, and again until it is answered with a 2xx. docs/webhooks.md
 says what they contain and how a receiver verifies them.`,
 		a.webhookCreate(), a.webhookList(), a.webhookUpdate(), a.webhookRemove(), a.webhookRotate(), a.webhookTest(),
-		a.webhookDeliveries(), a.webhookReplay(), a.webhookEvents())
+		a.webhookDeliveries(), a.webhookReplay(), a.webhookEvents(), a.webhookListen())
 	g.Aliases = []string{"webhooks"}
 	return g
 }

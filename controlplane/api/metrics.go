@@ -48,6 +48,19 @@ type AppsMetrics struct {
 	Wake              Summary `json:"wake_ms"`
 }
 
+// FunctionMetrics is one row of GET /v1/metrics/functions: one function in one bucket of
+// time.
+type FunctionMetrics struct {
+	At                Time    `json:"at"`
+	FunctionID        string  `json:"function_id"`
+	Deployments       int     `json:"deployments"`        // that ended
+	FailedDeployments int     `json:"failed_deployments"` // of them
+	Wakes             int     `json:"wakes"`              // instances that were started for invocations
+	Deaths            int     `json:"deaths"`             // of instances
+	Deploy            Summary `json:"deploy_ms"`          // of those that went live, from the start of the build
+	Wake              Summary `json:"wake_ms"`
+}
+
 // Summary is a distribution in milliseconds; all zero if nothing was measured.
 type Summary struct {
 	Count int     `json:"count"`
@@ -61,7 +74,7 @@ type Summary struct {
 type MetricsQuery struct {
 	From, To string // days such as 2006-01-02, both included
 	Bucket   string // "day", the default, or "hour"
-	Of       string // one template, database or app; empty: all
+	Of       string // one template, database, app or function; empty: all
 }
 
 // SandboxMetrics returns counts and times of the workspace's sandboxes by day and
@@ -84,6 +97,11 @@ func (c *Client) DatabaseMetrics(ctx context.Context, q MetricsQuery) ([]Databas
 // AppsMetrics returns counts and times of the workspace's apps.
 func (c *Client) AppsMetrics(ctx context.Context, q MetricsQuery) ([]AppsMetrics, error) {
 	return rowsOf[AppsMetrics](ctx, c, q, "apps", "app")
+}
+
+// FunctionMetrics returns counts and times of the workspace's functions.
+func (c *Client) FunctionMetrics(ctx context.Context, q MetricsQuery) ([]FunctionMetrics, error) {
+	return rowsOf[FunctionMetrics](ctx, c, q, "functions", "function")
 }
 
 func rowsOf[T any](ctx context.Context, c *Client, q MetricsQuery, kind, of string) ([]T, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -29,6 +30,10 @@ func (s *Apps) Functions() *Functions {
 	of.kind = record.KindFunction
 	return &Functions{&of}
 }
+
+// IsFunction reports whether an id is that of a function, which may be gone, and not of
+// an app.
+func IsFunction(id string) bool { return strings.HasPrefix(id, functionPrefix) }
 
 // Time limits of an invocation, in seconds. The edge waits longer than that for an answer.
 const (

@@ -10,6 +10,11 @@ import (
 // Prune is one pass of the loop that forgets.
 func (g *GitHosts) Prune(ctx context.Context, t *loops.Term) { (&keeper{Term: t, g: g}).prune(ctx) }
 
+// Missed returns the pass of the loop that asks for the pull requests of previews.
+func (g *GitHosts) Missed(t *loops.Term) func(ctx context.Context) {
+	return (&keeper{Term: t, g: g}).missed
+}
+
 // ParseAll gives a body to the parsers of every git host, as events of all kinds.
 func ParseAll(body []byte) (out []Event) {
 	take := func(e Event, err error) {

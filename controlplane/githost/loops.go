@@ -17,6 +17,7 @@ const (
 	loopReports  = "commit statuses"
 	loopComments = "preview comments"
 	loopPrune    = "old git events"
+	loopMissed   = "pull requests of previews"
 
 	// atOnce bounds the work of one kind that is under way.
 	atOnce = 16
@@ -30,7 +31,8 @@ type keeper struct {
 	*loops.Term
 	g *GitHosts
 
-	reported bool // a pass has looked at all deployments; of the loop that reports
+	reported bool                 // a pass has looked at all deployments; of the loop that reports
+	asked    map[string]time.Time // when the pull request of each preview was asked for, or first seen; of the loop that asks
 }
 
 // Loops act on events, report to git hosts, and forget what is old.
@@ -47,7 +49,8 @@ func (g *GitHosts) Loops(t *loops.Term) []loops.Loop {
 	if g.github != nil {
 		all = append(all,
 			loops.Loop{Name: loopReports, Pass: k.report, Wake: changed(record.Deployments.Name)},
-			loops.Loop{Name: loopComments, Pass: k.comment, Wake: changed(record.Deployments.Name)})
+			loops.Loop{Name: loopComments, Pass: k.comment, Wake: changed(record.Deployments.Name)},
+			loops.Loop{Name: loopMissed, Pass: k.missed, Every: loops.ExpiryEvery})
 	}
 	return all
 }

@@ -151,6 +151,41 @@ func TestEventsOfAPullRequestOutOfOrder(t *testing.T) {
 	}
 }
 
+// GitHub says once that a pull request is closed, and nobody may hear it. It is asked, once
+// an hour.
+func TestEndOfAPullRequestThatWasMissed(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop")
+	r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('2'), At: r.clock.Now()})
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 6, Commit: sha('2'), At: r.clock.Now()})
+	missed := r.hosts().Missed(r.term())
+	asked := func() int { return len(r.github.Calls("GET /repos/acme/shop/pulls/5")) }
+	there := func(id string) bool { _, there := raftstore.Get(r.view(), record.Apps, id); return there }
+	missed(t.Context())
+	before := asked()
+	r.github.Close("acme/shop", 5, r.clock.Now().Add(time.Minute))
+	r.clock.add(59 * time.Minute)
+	missed(t.Context())
+	if asked() != before || !there("app-a-pr5") {
+		t.Errorf("asked %d times, %d before", asked(), before)
+	}
+	r.clock.add(time.Minute)
+	missed(t.Context())
+	testcluster.Await(t, "the end of its preview", func() bool { return !there("app-a-pr5") })
+	if !there("app-a-pr6") {
+		t.Error("the preview of a pull request that is open is gone")
+	}
+	// What GitHub says of before an event that has arrived counts for nothing.
+	r.github.Close("acme/shop", 6, r.clock.Now().Add(-2*time.Hour))
+	r.clock.add(time.Hour)
+	missed(t.Context())
+	r.settled()
+	if !there("app-a-pr6") {
+		t.Error("an old end has closed the preview of a later event")
+	}
+}
+
 // A preview goes with its app.
 func TestOrphanedPreviews(t *testing.T) {
 	r := newRig(t)

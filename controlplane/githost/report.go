@@ -30,13 +30,18 @@ const (
 	stateError   = "error" // it was never found out
 )
 
-// due is a commit status that GitHub is to have.
+// due is a commit status that GitHub is to have, and the state of its deployment.
 type due struct {
 	id, installation  string
 	owner, repo       string
 	commit            string
 	state, url        string
 	name, description string
+
+	superseded  bool   // the commit's status is that of a later deployment of it
+	remote      int64  // the deployment's id at GitHub; 0: none is known
+	environment string // of a deployment at GitHub that is made
+	preview     bool
 }
 
 // report begins to tell GitHub of each deployment whose status has changed.
@@ -51,7 +56,7 @@ func (k *keeper) report(ctx context.Context) {
 		case known && (r.State == state || r.GivenUp == state || r.NextAttemptAt.After(now)):
 			continue
 		}
-		if s, ok := k.g.dueOf(view, d); ok {
+		if s, ok := k.g.dueOf(view, d); ok && (known || !s.superseded) {
 			k.Begin(loops.Job{What: loopReports, Host: s.installation, ID: d.ID}, perInstallation, func() { k.tell(ctx, s) })
 		}
 	}
@@ -94,8 +99,8 @@ func told(d *record.Deployment) bool {
 	return d.Trigger == "api" || d.Trigger == triggerPush || d.Trigger == triggerPullRequest
 }
 
-// dueOf is what GitHub is to be told of a deployment: of its own repositories, of those
-// deployments that stand for a commit, and of the latest of each.
+// dueOf is what GitHub is to be told of a deployment: of its own repositories, and of those
+// deployments that stand for a commit. The latest of each has the commit's status.
 func (g *GitHosts) dueOf(r raftstore.Reader, d *record.Deployment) (due, bool) {
 	if !told(d) {
 		return due{}, false
@@ -104,14 +109,15 @@ func (g *GitHosts) dueOf(r raftstore.Reader, d *record.Deployment) (due, bool) {
 	if !ok || !commitID.MatchString(d.GitCommit) {
 		return due{}, false
 	}
-	s := due{id: d.ID, commit: d.GitCommit, state: stateOf(d), name: "berth/" + oneLine(app.Name, 100)}
+	s := due{id: d.ID, commit: d.GitCommit, state: stateOf(d), environment: oneLine(app.Name, 100), preview: app.ParentID != ""}
+	s.name = "berth/" + s.environment
 	if s.installation, ok = g.InstallationFor(r, app.WorkspaceID, app.GitURL); !ok {
 		return due{}, false
 	}
 	s.owner, s.repo, _ = g.splitURL(app.GitURL)
 	for _, other := range raftstore.Find(r, record.Deployments, "app", d.AppID) {
 		if told(other) && other.GitCommit == d.GitCommit && other.CreateIndex > d.CreateIndex {
-			return due{}, false
+			s.superseded = true
 		}
 	}
 	if g.cfg.AppURL != nil {
@@ -134,7 +140,13 @@ func (g *GitHosts) dueOf(r raftstore.Reader, d *record.Deployment) (due, bool) {
 
 // tell makes one attempt to tell GitHub of a deployment.
 func (k *keeper) tell(ctx context.Context, s due) {
-	err := k.g.setStatus(ctx, s)
+	if r, ok := raftstore.Get(k.Store.View(), record.GitReports, s.id); ok {
+		if r.State == s.state {
+			return // by a job that ended since the pass looked
+		}
+		s.remote = r.RemoteID
+	}
+	remote, err := k.g.tellGitHub(ctx, s)
 	if ctx.Err() != nil {
 		return
 	}
@@ -146,6 +158,7 @@ func (k *keeper) tell(ctx context.Context, s due) {
 		if there, ok := raftstore.Get(tx, record.GitReports, s.id); ok {
 			row = there.Clone()
 		}
+		row.RemoteID = remote
 		switch next, again := k.again(err, row.Tries); {
 		case err == nil:
 			row.State, row.Tries, row.NextAttemptAt = s.state, 0, time.Time{}
@@ -187,14 +200,26 @@ func (g *GitHosts) setStatus(ctx context.Context, s due) error {
 	}, nil)
 }
 
-// unended reports whether GitHub was told that a commit's status is pending, and may yet
-// be told otherwise.
+// unended reports whether GitHub was told that a commit's status is pending, or that a
+// deployment serves, and may yet be told otherwise.
 func unended(r *record.GitReport) bool {
-	return r.State == statePending && r.GivenUp != stateError && r.Commit != ""
+	end := endOf(r)
+	return end != "" && r.GivenUp != end && r.Commit != ""
 }
 
-// endReports ends the statuses that are pending of deployments that are gone: their app
-// was deleted before GitHub could be told of their end.
+// endOf is the state that is told of a deployment that is gone: its app was deleted before
+// GitHub could be told of its end, or it serves no more. "": nothing is.
+func endOf(r *record.GitReport) string {
+	switch {
+	case r.State == statePending:
+		return stateError
+	case r.State == stateSuccess && r.RemoteID != 0:
+		return stateInactive
+	}
+	return ""
+}
+
+// endReports ends what GitHub was told of deployments that are gone.
 func (k *keeper) endReports(ctx context.Context, view *raftstore.Snapshot) {
 	if k.g.github == nil {
 		return
@@ -205,7 +230,7 @@ func (k *keeper) endReports(ctx context.Context, view *raftstore.Snapshot) {
 		}
 		owner, repo, _ := strings.Cut(r.FullName, "/")
 		s := due{
-			id: r.ID, installation: r.InstallationID, owner: owner, repo: repo, commit: r.Commit, name: r.Name, state: stateError, description: "Its app was deleted",
+			id: r.ID, installation: r.InstallationID, owner: owner, repo: repo, commit: r.Commit, name: r.Name, state: endOf(r), description: "Its app was deleted", remote: r.RemoteID,
 		}
 		k.Begin(loops.Job{What: loopReports, Host: s.installation, ID: s.id}, perInstallation, func() { k.endReport(ctx, s) })
 	}
@@ -213,7 +238,10 @@ func (k *keeper) endReports(ctx context.Context, view *raftstore.Snapshot) {
 
 // endReport makes one attempt to end a status.
 func (k *keeper) endReport(ctx context.Context, s due) {
-	err := k.g.setStatus(ctx, s)
+	if r, ok := raftstore.Get(k.Store.View(), record.GitReports, s.id); !ok || !unended(r) || endOf(r) != s.state {
+		return // a job that ended since the pass looked has done it
+	}
+	_, err := k.g.tellGitHub(ctx, s)
 	if ctx.Err() != nil {
 		return
 	}

@@ -52,6 +52,7 @@ var (
 	toClone   = map[string]string{"contents": "read"}
 	toList    = map[string]string{"metadata": "read"}
 	toReport  = map[string]string{"statuses": "write"}
+	toDeploy  = map[string]string{"deployments": "write"}
 	toComment = map[string]string{"pull_requests": "write"}
 )
 

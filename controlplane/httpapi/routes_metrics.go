@@ -17,6 +17,7 @@ type Metrics interface {
 	Sandboxes(ctx context.Context, c core.Caller, q stats.Query) ([]api.SandboxMetrics, error)
 	DatabasesOverTime(ctx context.Context, c core.Caller, q stats.Query) ([]api.DatabaseMetrics, error)
 	AppsOverTime(ctx context.Context, c core.Caller, q stats.Query) ([]api.AppsMetrics, error)
+	FunctionsOverTime(ctx context.Context, c core.Caller, q stats.Query) ([]api.FunctionMetrics, error)
 	Sandbox(ctx context.Context, c core.Caller, id string, history time.Duration) (api.SandboxUsage, error)
 	Database(ctx context.Context, c core.Caller, id string, history time.Duration) (api.DatabaseUsage, error)
 	App(ctx context.Context, c core.Caller, id string) (api.AppMetrics, error)
@@ -41,6 +42,11 @@ var (
 		At: exampleDay, AppID: exampleApp.ID, Deployments: 5, FailedDeployments: 1, Wakes: 12,
 		Deploy: api.Summary{Count: 4, P50: 41200, P90: 66120, P99: 66120, Max: 66120},
 		Wake:   api.Summary{Count: 12, P50: 310, P90: 402, P99: 655, Max: 655},
+	}
+	exampleFunctionMetrics = api.FunctionMetrics{
+		At: exampleDay, FunctionID: exampleFunction.ID, Deployments: 2, Wakes: 40,
+		Deploy: api.Summary{Count: 2, P50: 9120, P90: 9804, P99: 9804, Max: 9804},
+		Wake:   api.Summary{Count: 40, P50: 288, P90: 391, P99: 602, Max: 602},
 	}
 )
 
@@ -71,6 +77,10 @@ func metricsRoutes() []route {
 			id: "appsMetrics", tag: "Metrics", summary: "Count and measure deployments and wakes of the workspace's apps, by time and app",
 			detail: kept, query: query("app", "app"), status: 200, answer: []api.AppsMetrics{exampleAppsMetrics}, failures: failures,
 		}},
+		{get, "/v1/metrics/functions", workspace, (*API).functionMetrics, operation{
+			id: "functionMetrics", tag: "Metrics", summary: "Count and measure deployments and wakes of the workspace's functions, by time and function",
+			detail: kept, query: query("function", "function"), status: 200, answer: []api.FunctionMetrics{exampleFunctionMetrics}, failures: failures,
+		}},
 	}
 }
 
@@ -84,6 +94,10 @@ func (a *API) databaseMetrics(c *gin.Context) error {
 
 func (a *API) appsMetrics(c *gin.Context) error {
 	return overTime(c, "app", a.cfg.Metrics.AppsOverTime)
+}
+
+func (a *API) functionMetrics(c *gin.Context) error {
+	return overTime(c, "function", a.cfg.Metrics.FunctionsOverTime)
 }
 
 // overTime answers with what a query over time finds. of is the parameter that selects

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 )
@@ -26,6 +27,24 @@ func (m *Metrics) DatabasesOverTime(ctx context.Context, c core.Caller, q Query)
 
 // AppsOverTime returns the metrics of the workspace's apps by time and app, newest first.
 func (m *Metrics) AppsOverTime(ctx context.Context, c core.Caller, q Query) ([]api.AppsMetrics, error) {
+	return m.deployedOverTime(ctx, c, q, false)
+}
+
+// FunctionsOverTime returns the metrics of the workspace's functions by time and function,
+// newest first.
+func (m *Metrics) FunctionsOverTime(ctx context.Context, c core.Caller, q Query) ([]api.FunctionMetrics, error) {
+	rows, err := m.deployedOverTime(ctx, c, q, true)
+	return core.Each(rows, func(r api.AppsMetrics) api.FunctionMetrics {
+		return api.FunctionMetrics{
+			At: r.At, FunctionID: r.AppID, Deployments: r.Deployments, FailedDeployments: r.FailedDeployments, Wakes: r.Wakes, Deaths: r.Deaths,
+			Deploy: r.Deploy, Wake: r.Wake,
+		}
+	}), err
+}
+
+// deployedOverTime returns the metrics of functions, or of apps. The event store does not
+// tell them apart, but their ids do.
+func (m *Metrics) deployedOverTime(ctx context.Context, c core.Caller, q Query, functions bool) ([]api.AppsMetrics, error) {
 	var deployed []eventstore.Deployed
 	days, err := m.resources(ctx, c, q, eventstore.KindApp, &deployed)
 	if err != nil {
@@ -53,7 +72,9 @@ func (m *Metrics) AppsOverTime(ctx context.Context, c core.Caller, q Query) ([]a
 	}
 	out := make([]api.AppsMetrics, 0, len(found))
 	for _, one := range found {
-		out = append(out, *one)
+		if app.IsFunction(one.AppID) == functions {
+			out = append(out, *one)
+		}
 	}
 	slices.SortFunc(out, func(a, b api.AppsMetrics) int {
 		return cmp.Or(b.At.Compare(a.At.Time), strings.Compare(a.AppID, b.AppID))

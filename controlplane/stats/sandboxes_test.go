@@ -102,6 +102,7 @@ func (a asked) Deployments(context.Context, eventstore.Query) ([]eventstore.Depl
 	return []eventstore.Deployed{
 		{Date: time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC), AppID: "one", Deployments: 3, Failed: 1},
 		{Date: time.Date(2026, 11, 4, 0, 0, 0, 0, time.UTC), AppID: "two", Deployments: 1},
+		{Date: time.Date(2026, 11, 4, 0, 0, 0, 0, time.UTC), AppID: "fn-three", Deployments: 5, Failed: 2},
 	}, a.err
 }
 
@@ -150,4 +151,15 @@ func TestAppsHaveTheirDeploymentsBesideTheirWakes(t *testing.T) {
 	if err != nil || q.Label != "one" || len(got) != 2 || got[0].AppID != "two" || got[1].Wakes != 2 || got[1].Deployments != 3 || got[1].FailedDeployments != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+func TestFunctionsAreNotAmongApps(t *testing.T) {
+	var q eventstore.Query
+	m := stats.New(stats.Config{Events: asked{q: &q}, Clock: time.Now})
+	got, err := m.FunctionsOverTime(t.Context(), testplane.Caller, stats.Query{Label: "fn-three"})
+	if err != nil || q.Label != "fn-three" || len(got) != 1 || got[0].FunctionID != "fn-three" || got[0].Deployments != 5 || got[0].FailedDeployments != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_, err = m.FunctionsOverTime(t.Context(), core.Caller{Admin: true}, stats.Query{})
+	testplane.Want(t, err, apierror.EUnauthorized, "")
 }

@@ -123,6 +123,9 @@ func (s *sender) post(ctx context.Context, m message, at time.Time) (status int,
 		return 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return resp.StatusCode, nil // the body is the bare connection, which ctx no longer ends
+	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswerBody) // only the status counts, and it has been read
 	return resp.StatusCode, nil
 }

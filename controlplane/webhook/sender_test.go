@@ -170,6 +170,20 @@ func TestANameThatIsPublicFirstAndThenPrivate(t *testing.T) {
 	}
 }
 
+// silent returns a handler that sends head and then nothing, until the peer is gone.
+func silent(head string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(head)); err == nil {
+			_, _ = conn.Read(make([]byte, 1))
+		}
+	}
+}
+
 // slow returns a handler that sends head and then one byte after another, without end.
 func slow(head string) http.HandlerFunc {
 	return func(w http.ResponseWriter, q *http.Request) {
@@ -204,6 +218,14 @@ func TestSlowAnswersEnd(t *testing.T) {
 			}
 		})
 	}
+	// net/http hands such a connection over, and no longer ends it with the context.
+	t.Run("another protocol", func(t *testing.T) {
+		e := r.register(newReceiver(t, silent("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")).URL)
+		r.test(e.ID)
+		if why, status := r.failed(e.ID); why != "the status is not 2xx" || status != 101 {
+			t.Errorf("%q, status %d", why, status)
+		}
+	})
 	t.Run("no end of the body", func(t *testing.T) {
 		e := r.register(newReceiver(t, slow("HTTP/1.1 200 OK\r\n\r\n")).URL)
 		r.test(e.ID)

@@ -40,3 +40,23 @@ func TestVariablesCountAsTheyAre(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A connection that was switched to another protocol does not end with the context.
+func TestAGuestThatSwitchesProtocolsIsGivenUp(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+		_, _ = conn.Read(make([]byte, 1)) // until the client leaves
+	}))
+	defer server.Close()
+	c := appapi.NewClient(func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
+	})
+	if _, err := c.Status(t.Context()); err == nil {
+		t.Error("it is taken for a status")
+	}
+}

@@ -56,6 +56,10 @@ func (c *Client) stream(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("guest %s: %w", req.URL.Path, errors.Join(context.Cause(req.Context()), err))
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // the context no longer ends its body
+		resp.Body.Close()
+		return nil, fmt.Errorf("guest %s: it switches protocols", req.URL.Path)
+	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		defer resp.Body.Close()
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

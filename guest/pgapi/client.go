@@ -259,6 +259,10 @@ func (c *Client) do(ctx context.Context, method, target string, body io.Reader, 
 	if err != nil {
 		return nil, fmt.Errorf("guestpg %s: %w", req.URL.Path, errors.Join(context.Cause(ctx), err))
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // the context no longer ends its body
+		resp.Body.Close()
+		return nil, fmt.Errorf("guestpg %s: it switches protocols", req.URL.Path)
+	}
 	if resp.StatusCode < http.StatusBadRequest {
 		return resp, nil
 	}

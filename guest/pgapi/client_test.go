@@ -45,3 +45,23 @@ func TestErrorsAreShortWhateverAGuestAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A connection that was switched to another protocol does not end with the context.
+func TestAGuestThatSwitchesProtocolsIsGivenUp(t *testing.T) {
+	guest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+		_, _ = conn.Read(make([]byte, 1)) // until the client leaves
+	}))
+	defer guest.Close()
+	client := NewClient(func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", guest.Listener.Addr().String())
+	})
+	if _, err := client.Status(t.Context()); err == nil {
+		t.Error("it is taken for a status")
+	}
+}

@@ -103,14 +103,16 @@ func (p *GitPreview) Clone() *GitPreview {
 	return &c
 }
 
-// GitReport is the commit status that the git host has of a deployment. Its id is the
-// deployment's.
+// GitReport is the commit status, and the deployment, that the git host has of a
+// deployment. Its id is the deployment's.
 type GitReport struct {
 	Meta
 	State         string    `json:"state,omitempty"` // that the git host has; "": none
 	Tries         int       `json:"tries,omitempty"` // for the state that is due
 	NextAttemptAt time.Time `json:"next_attempt_at,omitzero"`
 	GivenUp       string    `json:"given_up,omitempty"` // the state that could not be told
+
+	RemoteID int64 `json:"remote_id,omitempty"` // the deployment's at the git host; 0: it has none
 
 	// Of what was told, to end it when the deployment is gone: the installation, the
 	// repository as owner/name, the commit and the status's name.

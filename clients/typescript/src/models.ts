@@ -975,6 +975,24 @@ export interface Function {
   error?: string;
 }
 
+/** FunctionMetrics is one row of GET /v1/metrics/functions: one function in one bucket of time. */
+export interface FunctionMetrics {
+  /** (RFC 3339) */
+  at: string;
+  /** of instances */
+  deaths: number;
+  /** of those that went live, from the start of the build */
+  deploy_ms: Summary;
+  /** that ended */
+  deployments: number;
+  /** of them */
+  failed_deployments: number;
+  function_id: string;
+  wake_ms: Summary;
+  /** instances that were started for invocations */
+  wakes: number;
+}
+
 /** FunctionRuntime is what runs a function's handler. */
 export type FunctionRuntime = "python" | "node";
 

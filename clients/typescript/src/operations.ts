@@ -922,6 +922,20 @@ export function functionLogs(id: string, options: { tail?: number | undefined } 
   };
 }
 
+/**
+ * Count and measure deployments and wakes of the workspace's functions, by time and function. The
+ * newest first; what had no event in a day or an hour is not there. Events are kept for 90 days,
+ * and counted a moment after they happen.
+ */
+export function functionMetrics(options: { from?: string | undefined; to?: string | undefined; bucket?: string | undefined; function?: string | undefined } = {}): Call<m.FunctionMetrics[]> {
+  return {
+    kind: "call",
+    method: "GET",
+    path: "/v1/metrics/functions",
+    query: { from: options.from, to: options.to, bucket: options.bucket, function: options.function },
+  };
+}
+
 /** Read a host, and how far it has been evacuated. */
 export function getAgent(id: string): Call<m.Agent> {
   return {

@@ -43,6 +43,21 @@ type Installation struct {
 // Status is a commit status that was set.
 type Status struct{ Repo, Commit, State, TargetURL, Description, Context string }
 
+// Deployment is one that was made, with the states that were set, in order.
+type Deployment struct {
+	ID          int64           `json:"id"`
+	Repo        string          `json:"-"`
+	Ref         string          `json:"ref"`
+	Environment string          `json:"environment"`
+	Transient   bool            `json:"transient_environment"`
+	Production  bool            `json:"production_environment"`
+	AutoMerge   *bool           `json:"auto_merge,omitempty"`
+	Contexts    []string        `json:"required_contexts,omitempty"`
+	Payload     json.RawMessage `json:"payload"`
+	States      []string        `json:"-"`
+	URL         string          `json:"-"` // of the latest state
+}
+
 // Comment is one of a pull request.
 type Comment struct {
 	ID     int64  `json:"id"`
@@ -82,9 +97,13 @@ type GitHub struct {
 	people        map[string]*person // by code, and by token
 	statuses      []Status
 	comments      []*Comment
+	deployments   []*Deployment
+	withheld      string               // a permission that the app has not
+	closed        map[string]time.Time // the pull requests that are closed, as owner/name#number
 	calls         []string
 	fault         func(w http.ResponseWriter, r *http.Request) bool
 	lose          func() bool
+	loseDeployed  func() bool
 	last          int64
 }
 
@@ -100,7 +119,7 @@ var key = sync.OnceValue(func() *rsa.PrivateKey {
 // New starts a stand-in.
 func New(t testing.TB, clock func() time.Time) *GitHub {
 	t.Helper()
-	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, last: 1000}
+	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, closed: map[string]time.Time{}, last: 1000}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /app/installations/{id}", g.getInstallation)
 	mux.HandleFunc("DELETE /app/installations/{id}", g.deleteInstallation)
@@ -111,6 +130,10 @@ func New(t testing.TB, clock func() time.Time) *GitHub {
 	mux.HandleFunc("GET /user/installations", g.userInstallations)
 	mux.HandleFunc("GET /user/memberships/orgs/{org}", g.membership)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/statuses/{sha}", g.setStatus)
+	mux.HandleFunc("GET /repos/{owner}/{repo}/deployments", g.listDeployments)
+	mux.HandleFunc("POST /repos/{owner}/{repo}/deployments", g.createDeployment)
+	mux.HandleFunc("POST /repos/{owner}/{repo}/deployments/{id}/statuses", g.setDeploymentStatus)
+	mux.HandleFunc("GET /repos/{owner}/{repo}/pulls/{number}", g.getPull)
 	mux.HandleFunc("GET /repos/{owner}/{repo}/issues/{number}/comments", g.listComments)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/issues/{number}/comments", g.createComment)
 	mux.HandleFunc("PATCH /repos/{owner}/{repo}/issues/comments/{id}", g.editComment)
@@ -168,6 +191,14 @@ func (g *GitHub) Break(fault func(w http.ResponseWriter, r *http.Request) bool) 
 	g.fault = fault
 }
 
+// AfterDeployment has a function say whether the answer to a deployment that was made is
+// lost.
+func (g *GitHub) AfterDeployment(lose func() bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.loseDeployed = lose
+}
+
 // AfterComment has a function say whether the answer to a comment that was made is lost.
 func (g *GitHub) AfterComment(lose func() bool) {
 	g.mu.Lock()
@@ -189,6 +220,26 @@ func (g *GitHub) Statuses() []Status {
 	return slices.Clone(g.statuses)
 }
 
+// Deployments are those that were made, in order.
+func (g *GitHub) Deployments() []Deployment {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []Deployment
+	for _, d := range g.deployments {
+		c := *d
+		c.States = slices.Clone(d.States)
+		out = append(out, c)
+	}
+	return out
+}
+
+// Withhold takes a permission from the app.
+func (g *GitHub) Withhold(permission string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.withheld = permission
+}
+
 // Comments are those that there are.
 func (g *GitHub) Comments() []Comment {
 	g.mu.Lock()
@@ -208,6 +259,13 @@ func (g *GitHub) AddComment(repo string, number int, body string) {
 	c := &Comment{ID: g.last, Repo: repo, Number: number, Body: body}
 	c.User.Type = "User"
 	g.comments = append(g.comments, c)
+}
+
+// Close closes a pull request.
+func (g *GitHub) Close(repo string, number int, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed[repo+"#"+strconv.Itoa(number)] = at
 }
 
 // DeleteComment removes one.
@@ -295,7 +353,7 @@ func (i *Installation) json() map[string]any {
 		"id": i.ID, "app_id": id, "app_slug": Slug, "target_type": kind, "repository_selection": "selected",
 		"account":    map[string]any{"login": i.Account, "id": i.AccountID, "type": kind, "site_admin": false},
 		"created_at": i.CreatedAt.UTC().Format(time.RFC3339), "updated_at": i.CreatedAt.UTC().Format(time.RFC3339), "suspended_at": suspended,
-		"permissions": map[string]string{"contents": "read", "metadata": "read", "statuses": "write", "pull_requests": "write"},
+		"permissions": map[string]string{"contents": "read", "metadata": "read", "statuses": "write", "deployments": "write", "pull_requests": "write"},
 		"events":      []string{"push", "pull_request"},
 	}
 }
@@ -328,6 +386,10 @@ func (g *GitHub) createToken(w http.ResponseWriter, r *http.Request) {
 	}
 	if i.Suspended {
 		refuse(w, 403, "This installation has been suspended")
+		return
+	}
+	if in.Permissions[g.withheld] != "" {
+		refuse(w, 422, "The permissions requested are not granted to this installation.")
 		return
 	}
 	for _, name := range in.Repositories {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func (g *GitHub) exchange(w http.ResponseWriter, r *http.Request) {
@@ -84,6 +85,78 @@ func (g *GitHub) setStatus(w http.ResponseWriter, r *http.Request) {
 	}
 	g.statuses = append(g.statuses, Status{r.PathValue("owner") + "/" + r.PathValue("repo"), r.PathValue("sha"), in.State, in.TargetURL, in.Description, in.Context})
 	answer(w, 201, map[string]any{"id": len(g.statuses), "state": in.State})
+}
+
+func (g *GitHub) listDeployments(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "deployments", "write"); !ok {
+		return
+	}
+	list := []*Deployment{}
+	for _, d := range slices.Backward(g.deployments) {
+		if d.Repo == r.PathValue("owner")+"/"+r.PathValue("repo") && d.Ref == r.FormValue("sha") && d.Environment == r.FormValue("environment") {
+			list = append(list, d)
+		}
+	}
+	answer(w, 200, list)
+}
+
+func (g *GitHub) createDeployment(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "deployments", "write"); !ok {
+		return
+	}
+	d := &Deployment{}
+	if json.NewDecoder(r.Body).Decode(d) != nil || d.Ref == "" || d.AutoMerge == nil || *d.AutoMerge || d.Contexts == nil || len(d.Contexts) > 0 {
+		refuse(w, 409, "Conflict merging the default branch, or commit status checks failed")
+		return
+	}
+	g.last++
+	d.ID, d.Repo, d.AutoMerge, d.Contexts = g.last, r.PathValue("owner")+"/"+r.PathValue("repo"), nil, nil
+	g.deployments = append(g.deployments, d)
+	if g.loseDeployed != nil && g.loseDeployed() {
+		panic(http.ErrAbortHandler)
+	}
+	answer(w, 201, d)
+}
+
+func (g *GitHub) setDeploymentStatus(w http.ResponseWriter, r *http.Request) {
+	if _, ok := g.asInstallation(w, r, "deployments", "write"); !ok {
+		return
+	}
+	var in struct {
+		State       string `json:"state"`
+		URL         string `json:"environment_url"`
+		Description string `json:"description"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&in)
+	if !slices.Contains([]string{"error", "failure", "inactive", "in_progress", "queued", "pending", "success"}, in.State) || len([]rune(in.Description)) > 140 {
+		refuse(w, 422, "Validation Failed")
+		return
+	}
+	for _, d := range g.deployments {
+		if strconv.FormatInt(d.ID, 10) == r.PathValue("id") {
+			d.States, d.URL = append(d.States, in.State), in.URL
+			answer(w, 201, map[string]any{"state": in.State})
+			return
+		}
+	}
+	refuse(w, 404, "Not Found")
+}
+
+func (g *GitHub) getPull(w http.ResponseWriter, r *http.Request) {
+	i, ok := g.asInstallation(w, r, "pull_requests", "write")
+	if !ok {
+		return
+	}
+	number, _ := strconv.Atoi(r.PathValue("number"))
+	state, at := "open", i.CreatedAt
+	if closed, ok := g.closed[r.PathValue("owner")+"/"+r.PathValue("repo")+"#"+r.PathValue("number")]; ok {
+		state, at = "closed", closed
+	}
+	repo := g.repo(i, r.PathValue("repo"), 9000)
+	answer(w, 200, map[string]any{
+		"number": number, "state": state, "updated_at": at.UTC().Format(time.RFC3339),
+		"head": map[string]any{"ref": "basket", "sha": strings.Repeat("2", 40), "repo": repo}, "base": map[string]any{"ref": "main", "sha": strings.Repeat("b", 40), "repo": repo},
+	})
 }
 
 func (g *GitHub) listComments(w http.ResponseWriter, r *http.Request) {

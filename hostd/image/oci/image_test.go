@@ -309,3 +309,21 @@ func TestReferences(t *testing.T) {
 		}
 	}
 }
+
+// A connection that was switched to another protocol does not end with the context.
+func TestARegistryThatSwitchesProtocolsIsGivenUp(t *testing.T) {
+	host := serve(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+			_, _ = conn.Read(make([]byte, 1)) // until the client leaves
+		})
+	})
+	if _, _, err := pull(t, host+"/team/app:v1", Policy{Allow: []string{host}}, small); err == nil {
+		t.Error("it was pulled")
+	}
+}

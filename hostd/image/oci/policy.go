@@ -132,6 +132,11 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols { // the context no longer ends its body
+		resp.Body.Close()
+		cancel(nil)
+		return nil, fmt.Errorf("%s switches protocols, which no registry does", r.URL.Host)
+	}
 	stalled := fmt.Errorf("%s has sent nothing for %s", r.URL.Host, stallTime)
 	b := &boundedBody{
 		body: resp.Body, left: maxManifest, cancel: cancel, ctx: ctx,

@@ -1853,6 +1853,38 @@ class Function:
 
 
 @dataclass(slots=True, kw_only=True)
+class FunctionMetrics:
+    """FunctionMetrics is one row of GET /v1/metrics/functions: one function in one bucket of time."""
+
+    at: datetime
+    deaths: int
+    """of instances"""
+    deploy_ms: Summary
+    """of those that went live, from the start of the build"""
+    deployments: int
+    """that ended"""
+    failed_deployments: int
+    """of them"""
+    function_id: str
+    wake_ms: Summary
+    wakes: int
+    """instances that were started for invocations"""
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> FunctionMetrics:
+        return cls(
+            at=datetime.fromisoformat(raw["at"]),
+            deaths=raw["deaths"],
+            deploy_ms=Summary.from_json(raw["deploy_ms"]),
+            deployments=raw["deployments"],
+            failed_deployments=raw["failed_deployments"],
+            function_id=raw["function_id"],
+            wake_ms=Summary.from_json(raw["wake_ms"]),
+            wakes=raw["wakes"],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
 class GitHubConnect:
     """GitHubConnect is the answer to GET /v1/github/connect."""
 

@@ -904,6 +904,24 @@ def function_logs(id: str, *, tail: int | None = None) -> Stream:
     )
 
 
+def function_metrics(*, from_: str | None = None, to: str | None = None, bucket: str | None = None, function: str | None = None) -> Call[list[m.FunctionMetrics]]:
+    """Count and measure deployments and wakes of the workspace's functions, by time and function.
+    The newest first; what had no event in a day or an hour is not there. Events are kept for 90
+    days, and counted a moment after they happen.
+    """
+    return Call(
+        method="GET",
+        path="/v1/metrics/functions",
+        query=query({
+            "from": from_,
+            "to": to,
+            "bucket": bucket,
+            "function": function,
+        }),
+        decode=lambda raw: [m.FunctionMetrics.from_json(e) for e in raw],
+    )
+
+
 def get_agent(id: str) -> Call[m.Agent]:
     """Read a host, and how far it has been evacuated."""
     return Call(
