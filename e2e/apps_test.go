@@ -96,8 +96,8 @@ func TestApp(t *testing.T) {
 	if d := c.deploy(t, app.ID, `{}`, api.DeploymentFailed); !strings.Contains(d.Error, "the reason is this") {
 		t.Errorf("it failed for %q", d.Error)
 	}
-	repo.commit("Deaf", map[string]string{"package.json": `{"name":"app","scripts":{"start":"HOST=127.0.0.1 node server.js"}}`})
-	if d := c.deploy(t, app.ID, `{}`, api.DeploymentFailed); !strings.Contains(d.Error, "127.0.0.1") || !strings.Contains(d.Error, "0.0.0.0") {
+	repo.commit("Elsewhere", map[string]string{"package.json": `{"name":"app","scripts":{"start":"PORT=4000 node server.js"}}`})
+	if d := c.deploy(t, app.ID, `{}`, api.DeploymentFailed); !strings.Contains(d.Error, "4000") || !strings.Contains(d.Error, "3000") {
 		t.Errorf("it failed for %q", d.Error)
 	}
 	if a := asks(t, 1, app, "/"); a.body != "one" {
@@ -106,9 +106,15 @@ func TestApp(t *testing.T) {
 	if a := (request{method: "POST", path: "/v1/apps/" + app.ID + "/deploys", token: c.token, body: `{"git_ref":"--upload-pack=touch /tmp/x"}`}).send(t); a.status != 400 {
 		t.Errorf("a ref that is an option: %d %s", a.status, a.body)
 	}
+	// One that listens on loopback alone is reached all the same, and its log has a warning.
+	repo.commit("On loopback", map[string]string{"package.json": `{"name":"app","scripts":{"start":"HOST=127.0.0.1 node server.js"}}`})
+	if log := c.buildLog(t, c.deploy(t, app.ID, `{}`, api.DeploymentLive)); !strings.Contains(log, "the app listens on 127.0.0.1:3000 only") {
+		t.Errorf("the log of the deployment is\n%s", log)
+	}
+	c.appServes(t, app, 10*time.Second, "two")
 	var all []api.Deployment
 	c.call(t, "GET", "/v1/apps/"+app.ID+"/deploys", "", 200, &all)
-	if len(all) != 5 || all[0].Status != api.DeploymentFailed || all[4].ID != d.ID {
+	if len(all) != 6 || all[1].Status != api.DeploymentFailed || all[5].ID != d.ID {
 		t.Errorf("the deployments are %+v", all)
 	}
 }
