@@ -174,7 +174,7 @@ func TestTheLostTwoDoNotTakeTheThird(t *testing.T) {
 	_, key := s.user("ann")
 	last := s.follower()
 	lost := slices.DeleteFunc(slices.Clone(s.replicas), func(p *process) bool { return p == last })
-	st, err := s.admin().RaftStatus(t.Context())
+	st, err := s.admin(s.leader().url).RaftStatus(t.Context()) // what a follower knows of commits trails
 	must(t, err)
 	testcluster.Await(t, "the records on the replica that is left", func() bool {
 		own, err := s.admin(last.url).RaftStatus(t.Context())
