@@ -135,7 +135,7 @@ func TestTwoOfThreeReplicasAreLost(t *testing.T) {
 	sb, err := s.client(key).CreateSandbox(t.Context(), api.CreateSandbox{Template: "base"}, "")
 	must(t, err)
 	last := s.follower()
-	st, err := s.admin().RaftStatus(t.Context())
+	st, err := s.admin(s.leader().url).RaftStatus(t.Context())
 	must(t, err)
 	testcluster.Await(t, "the records on the replica that is left", func() bool {
 		own, err := s.admin(last.url).RaftStatus(t.Context())

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"strings"
@@ -39,7 +40,7 @@ func (c *Commands) Start(ctx context.Context, caller core.Caller, id string, in 
 	}
 	start := hostapi.StartCommand{
 		Argv: req.Argv, Cwd: req.Cwd, Env: req.Env, User: req.User, Stdin: req.Stdin, OpenStdin: len(req.Stdin) == 0,
-		Text: text, Key: i.Key, Digest: hex.EncodeToString(i.BodySHA256),
+		Text: text, Key: i.Key, Digest: requestDigest(i),
 	}
 	if limited {
 		start.Timeout = req.Timeout
@@ -53,6 +54,13 @@ func (c *Commands) Start(ctx context.Context, caller core.Caller, id string, in 
 		return api.SandboxCommand{}, err
 	}
 	return commandFrom(out)
+}
+
+// requestDigest distinguishes the requests that may have the same idempotency key, by body
+// and sender.
+func requestDigest(i core.Idempotency) string {
+	sum := sha256.Sum256(append([]byte(i.By+"\x00"), i.BodySHA256...))
+	return hex.EncodeToString(sum[:])
 }
 
 // shown is as much of a command as is kept to be shown.

@@ -96,7 +96,7 @@ func (t *Table) claim(req *guestapi.StartCommand) (c *Command, mine bool, err er
 	for _, c := range t.list {
 		if req.Key != "" && c.key == req.Key {
 			if c.digest != req.Digest {
-				return nil, false, &files.Refusal{Status: http.StatusConflict, Text: TextReused, Detail: "this Idempotency-Key was sent with another body"}
+				return nil, false, &files.Refusal{Status: http.StatusConflict, Text: TextReused, Detail: "this Idempotency-Key was sent with another body, or by somebody else"}
 			}
 			return c, false, nil
 		}

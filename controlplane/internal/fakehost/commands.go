@@ -104,7 +104,7 @@ func (g *commands) all(w http.ResponseWriter, r *http.Request, box string) {
 	for _, c := range g.of[box] {
 		if req.Key != "" && c.key == req.Key {
 			if c.digest != req.Digest {
-				says(w, http.StatusConflict, "idempotency key reused", "this Idempotency-Key was sent with another body")
+				says(w, http.StatusConflict, "idempotency key reused", "this Idempotency-Key was sent with another body, or by somebody else")
 				return
 			}
 			reply(w, hostapi.Command{ID: c.ID, Text: c.Text, StartedAt: c.StartedAt}, nil)
