@@ -25,16 +25,17 @@ const (
 )
 
 func (a *app) dbPsql() *cobra.Command {
-	return &cobra.Command{
-		Use:   "psql DB [-- ARGUMENT…]",
+	cmd := &cobra.Command{
+		Use:   "psql DB [ARGUMENT…]",
 		Short: "Open psql at a database",
 		Long: `Run the psql of this machine at a database, which is woken first if it sleeps. The
 connection is encrypted and the certificate verified: by the authority of
 BERTH_DB_CA, or else by those that this machine trusts. With BERTH_DB_ADDR set,
-psql connects there, whatever the database's name resolves to.`,
+psql connects there, whatever the database's name resolves to. Arguments after DB
+are psql's.`,
 		Example: `  berth db psql $db
-  berth db psql $db -- -c 'SELECT version()'
-  berth db psql $db -- -f schema.sql`,
+  berth db psql $db -c 'SELECT version()'
+  berth db psql $db -f schema.sql`,
 		Args:              wants(1, -1, "DB"),
 		ValidArgsFunction: a.completeDatabases,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,9 +56,15 @@ psql connects there, whatever the database's name resolves to.`,
 				return err
 			}
 			// In the place of this program: Ctrl-C, the terminal and the exit code are psql's.
-			return syscall.Exec(program, append([]string{"psql"}, args[1:]...), environ(settings))
+			own := args[1:]
+			if len(own) > 0 && own[0] == "--" {
+				own = own[1:]
+			}
+			return syscall.Exec(program, append([]string{"psql"}, own...), environ(settings))
 		},
 	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
 }
 
 // awake returns how a database is reached, once it can be.

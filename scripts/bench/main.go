@@ -20,7 +20,7 @@ import (
 )
 
 // parts can be measured alone; this is the order in which they run.
-var parts = []string{"raft", "fresh", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "failover"}
+var parts = []string{"raft", "fresh", "rest", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "failover"}
 
 type options struct {
 	out       string
@@ -163,6 +163,7 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 		defer func() { err = errors.Join(err, e.close(context.WithoutCancel(ctx))) }()
 	}
 	measures := map[string]func() error{
+		"rest":        func() error { return measureRest(ctx, b) },
 		"sandboxes":   func() error { return measureSandboxes(ctx, b) },
 		"transitions": func() error { return measureTransitions(ctx, b, e) },
 		"forks":       func() error { return measureForks(ctx, b, e) },

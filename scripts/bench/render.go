@@ -56,6 +56,7 @@ var tables = map[string]struct {
 		{"16 creates at once on a fresh stack", "p50 {fresh_16_at_once_p50}, p95 {fresh_16_at_once_p95}, all {fresh_16_at_once_all}", ""},
 		{"Exec of `true`, round trip", "p50 {exec_true_p50}, p95 {exec_true_p95}", ""},
 		{"Memory that a running sandbox adds (PSS)", "{memory_of_a_sandbox_pss}", ""},
+		{"Three replicas and two hosts at rest, of one core", "{rest_cpu}", "at most 2 %"},
 		{"kill -9 of the leader → next accepted write", "p50 {leader_kill_to_next_write_p50}, worst {leader_kill_to_next_write_max}", "under 1 s (p50)"},
 	}},
 	"transitions": {"| | measured | goal |\n|---|---|---|\n", []shown{
