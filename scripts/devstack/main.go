@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/timescale"
+	"github.com/berth-cloud/berth/vmm"
 )
 
 // Set by the build.
@@ -99,7 +100,25 @@ func notify(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05.000")+" --- "+format+"\n", args...)
 }
 
+// healthEmulated is how long an app may take to answer in an emulated guest, which starts
+// it many times slower.
+const healthEmulated = 4 * time.Minute
+
+// patience returns the replicas' limits where guests are emulated and no one has chosen
+// others.
+func patience(ctx context.Context) ([]string, error) {
+	const health = "BERTH_APP_HEALTH"
+	engine, err := vmm.Detect(ctx, "")
+	if err != nil || engine.Kind == vmm.KindCloudHypervisor || os.Getenv(health) != "" || os.Getenv(timescale.Env) != "" {
+		return nil, err
+	}
+	return []string{health + "=" + healthEmulated.String()}, nil
+}
+
 func runUp(ctx context.Context, o stack.Options, level slog.Level) (err error) {
+	if o.ReplicaEnv, err = patience(ctx); err != nil {
+		return err
+	}
 	claim, err := stack.NewClaim(ctx, o)
 	if err != nil {
 		return err
