@@ -196,7 +196,7 @@ func (h *hearing) hear(ctx context.Context, n news) error {
 	case n.Whole && n.Blank && !h.whole && len(h.Table.entries) > 0:
 		return errBlank
 	case n.Whole && !h.whole:
-		h.begin(n.Store)
+		h.begin(n.Store, n.Index)
 	case n.Store != "" && h.whole:
 		h.store = n.Store
 		return nil
@@ -214,12 +214,14 @@ func (h *hearing) hear(ctx context.Context, n news) error {
 }
 
 // begin makes the stream's entries the table. This replica may be behind the previous
-// one, and soon sends the rest, so entries that are known to be newer stay. After the restore
-// of a backup none is: the backup's may have lower indexes.
-func (h *hearing) begin(store string) {
+// one, and soon sends the rest, so entries that are known to be newer stay, and those that
+// it cannot know of yet: one that has just been restarted knows no more than its snapshot.
+// After the restore of a backup none stays: the backup's may have lower indexes.
+func (h *hearing) begin(store string, index uint64) {
 	same := store == "" || h.store == "" || store == h.store // an older version does not say
-	for id, e := range h.entries {
-		if known, ok := h.Table.entries[id]; ok && same && known.Index > e.Index {
+	for id, known := range h.Table.entries {
+		e, ok := h.entries[id]
+		if same && (ok && known.Index > e.Index || !ok && index > 0 && known.Index > index) {
 			h.entries[id] = known
 		}
 	}

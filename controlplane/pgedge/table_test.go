@@ -20,6 +20,7 @@ type fed struct {
 	entries map[string]Entry
 	hosts   bool
 	store   string
+	index   uint64
 	looks   int
 	leader  string
 	changed chan struct{}
@@ -39,7 +40,7 @@ func newFed(t *testing.T, leader string, entries ...Entry) *fed {
 			for _, e := range f.entries {
 				out = append(out, e)
 			}
-			return Known{Entries: out, Hosts: f.hosts, Store: f.store, Changed: f.changed}
+			return Known{Entries: out, Hosts: f.hosts, Store: f.store, Index: f.index, Changed: f.changed}
 		},
 		Leader: func() (string, string) {
 			f.mu.Lock()
@@ -165,6 +166,27 @@ func TestARouterGoesOnWithWhatItHas(t *testing.T) {
 		behind.entries[database] = newest
 	})
 	eventually(t, "it has caught up", func() bool { return table2.row(database).User == "again" })
+}
+
+// A replica that has just been restarted knows no more than its last snapshot until it hears a
+// leader. A database that came later is no deleted one: its sessions are not cut.
+func TestARouterKeepsWhatAReplicaBehindCannotKnow(t *testing.T) {
+	old, young := entry(), entry()
+	old.Index, young.Index = 8, 30
+	young.ID = "00000000-0000-4000-8000-000000000001"
+	ahead, behind, later := newFed(t, "leader:1", old, young), newFed(t, "leader:2", old), newFed(t, "leader:3", old)
+	ahead.index, behind.index, later.index = 31, 29, 32
+	table := listen(t, nil, ahead.address(), behind.address(), later.address())
+	<-table.Ready()
+	ahead.feed.Close()
+	ahead.server.Close()
+	eventually(t, "the one behind is heard", func() bool { _, at := table.Leader(); return at == "leader:2" })
+	if table.row(young.ID).ID == "" {
+		t.Error("a database is forgotten that the replica cannot know of")
+	}
+	behind.feed.Close()
+	behind.server.Close()
+	eventually(t, "a database that was deleted is gone", func() bool { return table.row(young.ID).ID == "" })
 }
 
 // The replicas of a cluster that is made anew are empty until a backup is restored. A router that
