@@ -171,6 +171,9 @@ func sqlState(err error) string {
 }
 
 func putOnce(ctx context.Context, conn *pgx.Conn, t pgapi.Tenant, secret string) error {
+	if err := dropRest(ctx, conn, t.Database); err != nil {
+		return err
+	}
 	st, err := read(ctx, conn)
 	if err != nil {
 		return err
@@ -230,6 +233,17 @@ func putOnce(ctx context.Context, conn *pgx.Conn, t pgapi.Tenant, secret string)
 		return nil
 	}
 	return makeDatabase(ctx, conn, role, database)
+}
+
+// dropRest drops what a crash has left of a database in the middle of a DROP DATABASE of the
+// tenant's: nothing else can be done with it.
+func dropRest(ctx context.Context, conn *pgx.Conn, database string) error {
+	const invalid = "SELECT oid FROM pg_database WHERE datname = $1 AND datconnlimit = -2"
+	if oid, err := oidOf(ctx, conn, invalid, database); err != nil || oid == 0 {
+		return err
+	}
+	_, err := conn.Exec(ctx, "DROP DATABASE "+quote(database))
+	return err
 }
 
 // oidOf returns the OID that a query finds for a name, 0 if there is none.

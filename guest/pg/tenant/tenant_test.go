@@ -305,6 +305,24 @@ func TestADatabaseThatTheTenantPutInTheOthersPlace(t *testing.T) {
 	}
 }
 
+// A crash in the middle of DROP DATABASE leaves one that can only be dropped again.
+func TestADatabaseThatWasBeingDropped(t *testing.T) {
+	s := pgtest.Run(t, pgtest.Config(t))
+	r := New(s)
+	ctx := pgtest.Context(t)
+	set(t, r, first)
+	admin, err := s.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(ctx)
+	if _, err := admin.Exec(ctx, "UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'app'"); err != nil { // as dropdb does
+		t.Fatal(err)
+	}
+	set(t, r, first)
+	logIn(t, s, first)
+}
+
 func TestRotationsThatOverlapAreRefused(t *testing.T) {
 	s := pgtest.Run(t, pgtest.Config(t))
 	r := New(s)
