@@ -23,6 +23,8 @@ var (
 	// tableLeaderless is how long a replica may know of no leader before the Table
 	// switches to another one: this replica may be cut off from the others.
 	tableLeaderless = timescale.Limit(5 * time.Second)
+	// cancelLimit bounds what is done for one cancel request.
+	cancelLimit = timescale.Limit(pgsni.DefaultCancelTimeout)
 )
 
 const (
@@ -242,6 +244,8 @@ func (h *hearing) carryOut(ctx context.Context, key pgsni.CancelKey) {
 	}
 	h.running.Go(func() {
 		defer func() { <-h.cancels }()
+		ctx, cancel := context.WithTimeout(ctx, cancelLimit) // a guest that stands still takes no request
+		defer cancel()
 		h.cfg.Cancel(ctx, key)
 	})
 }

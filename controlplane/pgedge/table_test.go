@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berth-cloud/berth/netfab/pgsni"
 )
@@ -277,6 +279,31 @@ func TestACancelRequestFindsARouterOfItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v", name, key)
 		}
 	}
+}
+
+// Guests that stand still, as paused ones do, take no cancel request. They must not use up the
+// places of all others.
+func TestACancelRequestThatIsNotTakenEnds(t *testing.T) {
+	limit := cancelLimit
+	t.Cleanup(func() { cancelLimit = limit }) // after the table has stopped
+	cancelLimit = 10 * time.Millisecond
+	f := newFed(t, "leader:1")
+	var ended atomic.Int32
+	table := NewTable(TableConfig{
+		Replicas: []string{f.address()}, Transport: &plainly{}, Log: slog.New(slog.DiscardHandler),
+		Cancel: func(ctx context.Context, _ pgsni.CancelKey) bool {
+			<-ctx.Done()
+			ended.Add(1)
+			return true
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { defer close(over); table.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-over; table.cfg.Transport.(*plainly).CloseIdleConnections() })
+	<-table.Ready()
+	f.feed.Cancel(pgsni.CancelKey{PID: 7, Secret: []byte("secret")})
+	eventually(t, "the request is given up", func() bool { return ended.Load() == 1 })
 }
 
 func TestRoutersThatListenAreBounded(t *testing.T) {
