@@ -135,6 +135,33 @@ func TestTriesToSleepHaveAPauseBetweenThem(t *testing.T) {
 	}
 }
 
+// A host that has no room for a database's memory fails at each attempt, and each adds a
+// segment to the archive of a database that writes nothing.
+func TestTriesToSleepThatFailBecomeRare(t *testing.T) {
+	tier.Slow(t)
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	var mu sync.Mutex
+	var tries []time.Time
+	r.hosts[0].SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op != "database.sleep" || c.Done {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		tries = append(tries, time.Now())
+		return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "insufficient host disk"}
+	})
+	r.idle(d.ID, time.Now().Add(-time.Hour))
+	testcluster.Await(t, "some tries", func() bool { mu.Lock(); defer mu.Unlock(); return len(tries) > 3 })
+	r.idle(d.ID, time.Time{})
+	mu.Lock()
+	defer mu.Unlock()
+	if pause := tries[3].Sub(tries[2]); pause < 3*testplane.DatabaseIdle {
+		t.Errorf("the fourth try is %s after the third", pause)
+	}
+}
+
 // Fifty clients that connect at once wake a database once, and the wake goes on when one
 // of them leaves.
 func TestClientsShareAWake(t *testing.T) {

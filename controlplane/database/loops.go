@@ -107,8 +107,8 @@ func (k *keeper) look(ctx context.Context) {
 			if k.naps.due(d.ID, now) {
 				k.naps.pause(d.ID, now.Add(sleepPause))
 				k.Begin(loops.Job{What: "database sleep", Host: box.HostID, ID: d.ID}, loops.AtOnce, func() {
-					k.stop(ctx, d.ID)
-					k.naps.pause(d.ID, k.Clock().Add(sleepPause))
+					failed := k.stop(ctx, d.ID)
+					k.naps.ended(d.ID, k.Clock(), sleepPause, failed)
 				})
 			}
 		case k.restartDue(view, d, box, session, now):
@@ -120,8 +120,8 @@ func (k *keeper) look(ctx context.Context) {
 			pause := min(sleepPause, k.cfg.Idle)
 			k.naps.pause(d.ID, now.Add(pause))
 			k.Begin(loops.Job{What: "database sleep", Host: box.HostID, ID: d.ID}, loops.AtOnce, func() {
-				k.sleep(ctx, d.ID)
-				k.naps.pause(d.ID, k.Clock().Add(pause))
+				failed := k.sleep(ctx, d.ID)
+				k.naps.ended(d.ID, k.Clock(), pause, failed)
 			})
 		}
 	}

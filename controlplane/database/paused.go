@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"errors"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -27,19 +28,19 @@ func stopDue(r raftstore.Reader, d *record.Database, box *record.Sandbox) bool {
 
 // stop puts a database to sleep because its workspace is paused, whether or not clients
 // are connected. It archives its WAL first; what a busy one writes after that, when it
-// wakes. Until then a clone from the archive lacks it.
-func (k *keeper) stop(ctx context.Context, id string) {
+// wakes. Until then a clone from the archive lacks it. It reports whether the host failed to.
+func (k *keeper) stop(ctx context.Context, id string) (failed bool) {
 	view, err := k.Store.VerifiedView(ctx)
 	if err != nil {
-		return
+		return false
 	}
 	d, ok := raftstore.Get(view, record.Databases, id)
 	if !ok {
-		return
+		return false
 	}
 	box, ok := raftstore.Get(view, record.Sandboxes, d.SandboxID)
 	if !ok || !stopDue(view, d, box) {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
 	defer cancel()
@@ -58,9 +59,11 @@ func (k *keeper) stop(ctx context.Context, id string) {
 	switch {
 	case err == nil:
 		k.Logger.InfoContext(ctx, "database of a paused workspace sleeps", attrs...)
-	case ctx.Err() == nil:
+	case !errors.Is(ctx.Err(), context.Canceled):
 		k.Logger.WarnContext(ctx, "database of a paused workspace could not be put to sleep", append(attrs, "error", err)...)
+		return true
 	}
+	return false
 }
 
 // archiveRest makes a busy database archive what it has written. If it cannot, it is put

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/flow/resource"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -101,11 +102,15 @@ func (s *Databases) ResetCredentials(ctx context.Context, c core.Caller, id stri
 
 var errNotRotated = apierror.Unreachable("credentials were not rotated", nil)
 
-// mayRotate refuses a rotation if the database does not run, or if another rotation is
-// under way.
+// mayRotate refuses a rotation if the database does not run, or takes no writes, or if
+// another rotation is under way.
 func (s *Databases) mayRotate(r raftstore.Reader, d *record.Database) error {
 	if status, hint := s.standing(r, d).status(); status != api.DatabaseRunning {
 		return notNow(status, hint)
+	}
+	// Neither the new password nor the old one could be set until there is room again.
+	if f, ok := s.heard.fact(d.ID, d.SandboxID); ok && f.state.Volume.Writes == pgapi.WritesStopped {
+		return &apierror.Error{Code: apierror.EConflict, Message: "database takes no writes", Detail: unwell(f.state)}
 	}
 	if live, ok := flow.Live(r, Subject(d.ID)); ok && live.Kind == KindRotate {
 		return &apierror.Error{Code: apierror.EConflict, Message: "a rotation of its credentials is under way"}

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -36,6 +37,30 @@ func TestRotation(t *testing.T) {
 	r.asleep(d.ID)
 	_, err = r.databases().ResetCredentials(t.Context(), caller, d.ID)
 	testplane.Want(t, err, apierror.EConflict, "database is hibernated")
+}
+
+// A database whose disk is full takes no password, neither a new one nor the old one again:
+// a rotation of it would be under way until there is room.
+func TestARotationOfADatabaseThatTakesNoWrites(t *testing.T) {
+	r := newRig(t, 3, 1, nil)
+	d := r.running()
+	box, h := r.box(d.ID)
+	full := pgapi.VolumeStatus{Writes: pgapi.WritesStopped, Reason: "the data fills it"}
+	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) { s.Ready, s.Volume = false, full })
+	testcluster.Await(t, "the leader hears of it", func() bool { now, _ := r.get(d.ID); return now.Error != "" })
+	h.SetFault(func(_ context.Context, c fakehost.Call) error {
+		if c.Op == "database.credentials" {
+			return &hostapi.Error{Code: hostapi.CodeNotReady, Message: "PostgreSQL is read-only"}
+		}
+		return nil
+	})
+	_, err := r.databases().ResetCredentials(t.Context(), caller, d.ID)
+	if e := testplane.Want(t, err, apierror.EConflict, "database takes no writes"); e.Detail != "PostgreSQL serves reads alone: the data fills it" {
+		t.Errorf("%+v", e)
+	}
+	if r.flow(d.ID, "set") != nil || r.flow(d.ID, "revert") != nil {
+		t.Error("a rotation is under way")
+	}
 }
 
 // A rotation that finds the database put to sleep meanwhile wakes it.

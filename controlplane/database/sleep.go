@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -44,14 +45,20 @@ func (k *keeper) wakeDue(r raftstore.Reader, d *record.Database, box *record.San
 // next. An attempt may take minutes, and the database's ports are closed meanwhile.
 const sleepPause = 15 * time.Second
 
+// lastSleepPause is the longest pause between attempts that fail. The pauses double up to
+// it: each attempt switches the WAL, so it adds a segment to the archive of a database that
+// writes nothing.
+const lastSleepPause = 10 * time.Minute
+
 // naps records when databases may next be put to sleep. It has a lock because attempts
 // end in the background, outside of the loop's passes.
 type naps struct {
-	mu    sync.Mutex
-	until map[string]time.Time // by database id
+	mu       sync.Mutex
+	until    map[string]time.Time // by database id
+	failures map[string]int       // by database id: attempts in a row that failed
 }
 
-func newNaps() *naps { return &naps{until: map[string]time.Time{}} }
+func newNaps() *naps { return &naps{until: map[string]time.Time{}, failures: map[string]int{}} }
 
 func (n *naps) due(id string, now time.Time) bool {
 	n.mu.Lock()
@@ -65,32 +72,47 @@ func (n *naps) pause(id string, until time.Time) {
 	n.until[id] = until
 }
 
+// ended notes how an attempt ended, and when.
+func (n *naps) ended(id string, at time.Time, pause time.Duration, failed bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if failed {
+		pause = min(pause<<min(n.failures[id], 20), lastSleepPause)
+		n.failures[id]++
+	} else {
+		delete(n.failures, id)
+	}
+	n.until[id] = at.Add(pause)
+}
+
 // keep forgets databases that are gone.
 func (n *naps) keep(known func(id string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.DeleteFunc(n.until, func(id string, _ time.Time) bool { return !known(id) })
+	maps.DeleteFunc(n.failures, func(id string, _ int) bool { return !known(id) })
 }
 
 // sleepTimeout bounds one attempt, in which the rest of the WAL is archived first.
 var sleepTimeout = timescale.Limit(2 * time.Minute)
 
-// sleep hibernates a database if it is still idle, which its host decides.
-func (k *keeper) sleep(ctx context.Context, id string) {
+// sleep hibernates a database if it is still idle, which its host decides. It reports
+// whether the host failed to.
+func (k *keeper) sleep(ctx context.Context, id string) (failed bool) {
 	view, err := k.Store.VerifiedView(ctx)
 	if err != nil {
-		return
+		return false
 	}
 	d, ok := raftstore.Get(view, record.Databases, id)
 	if !ok || d.Status != record.DatabaseReady || d.AlwaysOn {
-		return
+		return false
 	}
 	if _, under := flow.Live(view, Subject(id)); under {
-		return
+		return false
 	}
 	box, ok := raftstore.Get(view, record.Sandboxes, d.SandboxID)
 	if !ok || box.Status != record.SandboxRunning {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, sleepTimeout)
 	defer cancel()
@@ -107,8 +129,10 @@ func (k *keeper) sleep(ctx context.Context, id string) {
 	switch {
 	case err == nil:
 		k.Logger.InfoContext(ctx, "idle database sleeps", attrs...)
-	case hostapi.HasCode(err, hostapi.CodeDatabaseBusy), hostapi.HasCode(err, hostapi.CodeNotRunning), ctx.Err() != nil:
+	case hostapi.HasCode(err, hostapi.CodeDatabaseBusy), hostapi.HasCode(err, hostapi.CodeNotRunning), errors.Is(ctx.Err(), context.Canceled):
 	default:
 		k.Logger.WarnContext(ctx, "idle database could not be put to sleep", append(attrs, "error", err)...)
+		return true
 	}
+	return false
 }

@@ -94,7 +94,8 @@ func databaseRoutes() []route {
 				"An error means that the old ones are in force, or will be; after a 503 a read says which are.",
 			body: api.Empty{}, status: 200, answer: exampleConnection,
 			failures: []apierror.Error{
-				conflict("database is hibernated", ""), conflict("a rotation of its credentials is under way", ""), single,
+				conflict("database is hibernated", ""), conflict("a rotation of its credentials is under way", ""),
+				conflict("database takes no writes", "PostgreSQL serves reads alone: 412 of 10240 MB of the volume are free: the data fills it"), single,
 				{Code: apierror.EBadGateway, Message: "agent unreachable", Detail: "the old credentials are in force"},
 			},
 		}},

@@ -32,6 +32,7 @@ type news struct {
 	Whole  bool           `json:"whole,omitempty"`  // everything that existed when the stream began has been sent
 	Blank  bool           `json:"blank,omitempty"`  // with Whole: that is nothing, and there is no host either
 	Store  string         `json:"store,omitempty"`  // with Whole, and when it changes: whose indexes the entries have
+	Index  uint64         `json:"index,omitempty"`  // with Whole: up to which the replica knows the store
 	Leader *string        `json:"leader,omitempty"` // the leader's peer address; "" if there is none
 	Cancel *cancelRequest `json:"cancel,omitempty"` // the router that has its session carries it out
 }
@@ -81,13 +82,14 @@ type Known struct {
 	Entries []Entry
 	Hosts   bool            // there are hosts
 	Store   string          // the cluster's name, another one after each restore of a backup
+	Index   uint64          // of the last change in the replica's copy
 	Changed <-chan struct{} // is closed when it may have changed
 }
 
 // ReadAll returns what a replica's copy of the store knows, for FeedConfig.
 func ReadAll(s *raftstore.Snapshot) Known {
 	rows := raftstore.All(s, record.Databases)
-	k := Known{Entries: make([]Entry, 0, len(rows)), Hosts: len(raftstore.All(s, record.Hosts)) > 0}
+	k := Known{Entries: make([]Entry, 0, len(rows)), Hosts: len(raftstore.All(s, record.Hosts)) > 0, Index: s.Index()}
 	for _, row := range rows {
 		if e, ok := Read(s, row.ID); ok {
 			k.Entries = append(k.Entries, e)
@@ -229,7 +231,11 @@ func (s *feedStream) update(first bool) (changed <-chan struct{}, err error) {
 	}
 	if first || known.Store != s.store {
 		s.store = known.Store
-		if err := s.line(news{Whole: first, Blank: first && len(known.Entries) == 0 && !known.Hosts, Store: s.store}); err != nil {
+		n := news{Store: s.store}
+		if first {
+			n.Whole, n.Blank, n.Index = true, len(known.Entries) == 0 && !known.Hosts, known.Index
+		}
+		if err := s.line(n); err != nil {
 			return nil, err
 		}
 	}

@@ -23,6 +23,8 @@ var (
 	// tableLeaderless is how long a replica may know of no leader before the Table
 	// switches to another one: this replica may be cut off from the others.
 	tableLeaderless = timescale.Limit(5 * time.Second)
+	// cancelLimit bounds what is done for one cancel request.
+	cancelLimit = timescale.Limit(pgsni.DefaultCancelTimeout)
 )
 
 const (
@@ -196,7 +198,7 @@ func (h *hearing) hear(ctx context.Context, n news) error {
 	case n.Whole && n.Blank && !h.whole && len(h.Table.entries) > 0:
 		return errBlank
 	case n.Whole && !h.whole:
-		h.begin(n.Store)
+		h.begin(n.Store, n.Index)
 	case n.Store != "" && h.whole:
 		h.store = n.Store
 		return nil
@@ -214,12 +216,14 @@ func (h *hearing) hear(ctx context.Context, n news) error {
 }
 
 // begin makes the stream's entries the table. This replica may be behind the previous
-// one, and soon sends the rest, so entries that are known to be newer stay. After the restore
-// of a backup none is: the backup's may have lower indexes.
-func (h *hearing) begin(store string) {
+// one, and soon sends the rest, so entries that are known to be newer stay, and those that
+// it cannot know of yet: one that has just been restarted knows no more than its snapshot.
+// After the restore of a backup none stays: the backup's may have lower indexes.
+func (h *hearing) begin(store string, index uint64) {
 	same := store == "" || h.store == "" || store == h.store // an older version does not say
-	for id, e := range h.entries {
-		if known, ok := h.Table.entries[id]; ok && same && known.Index > e.Index {
+	for id, known := range h.Table.entries {
+		e, ok := h.entries[id]
+		if same && (ok && known.Index > e.Index || !ok && index > 0 && known.Index > index) {
 			h.entries[id] = known
 		}
 	}
@@ -240,6 +244,8 @@ func (h *hearing) carryOut(ctx context.Context, key pgsni.CancelKey) {
 	}
 	h.running.Go(func() {
 		defer func() { <-h.cancels }()
+		ctx, cancel := context.WithTimeout(ctx, cancelLimit) // a guest that stands still takes no request
+		defer cancel()
 		h.cfg.Cancel(ctx, key)
 	})
 }

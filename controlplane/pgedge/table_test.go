@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berth-cloud/berth/netfab/pgsni"
 )
@@ -20,6 +22,7 @@ type fed struct {
 	entries map[string]Entry
 	hosts   bool
 	store   string
+	index   uint64
 	looks   int
 	leader  string
 	changed chan struct{}
@@ -39,7 +42,7 @@ func newFed(t *testing.T, leader string, entries ...Entry) *fed {
 			for _, e := range f.entries {
 				out = append(out, e)
 			}
-			return Known{Entries: out, Hosts: f.hosts, Store: f.store, Changed: f.changed}
+			return Known{Entries: out, Hosts: f.hosts, Store: f.store, Index: f.index, Changed: f.changed}
 		},
 		Leader: func() (string, string) {
 			f.mu.Lock()
@@ -167,6 +170,27 @@ func TestARouterGoesOnWithWhatItHas(t *testing.T) {
 	eventually(t, "it has caught up", func() bool { return table2.row(database).User == "again" })
 }
 
+// A replica that has just been restarted knows no more than its last snapshot until it hears a
+// leader. A database that came later is no deleted one: its sessions are not cut.
+func TestARouterKeepsWhatAReplicaBehindCannotKnow(t *testing.T) {
+	old, young := entry(), entry()
+	old.Index, young.Index = 8, 30
+	young.ID = "00000000-0000-4000-8000-000000000001"
+	ahead, behind, later := newFed(t, "leader:1", old, young), newFed(t, "leader:2", old), newFed(t, "leader:3", old)
+	ahead.index, behind.index, later.index = 31, 29, 32
+	table := listen(t, nil, ahead.address(), behind.address(), later.address())
+	<-table.Ready()
+	ahead.feed.Close()
+	ahead.server.Close()
+	eventually(t, "the one behind is heard", func() bool { _, at := table.Leader(); return at == "leader:2" })
+	if table.row(young.ID).ID == "" {
+		t.Error("a database is forgotten that the replica cannot know of")
+	}
+	behind.feed.Close()
+	behind.server.Close()
+	eventually(t, "a database that was deleted is gone", func() bool { return table.row(young.ID).ID == "" })
+}
+
 // The replicas of a cluster that is made anew are empty until a backup is restored. A router that
 // knows databases keeps them, and the sessions; one that knows none has nothing to lose.
 func TestARouterKeepsItsTableUntilABackupIsRestored(t *testing.T) {
@@ -255,6 +279,31 @@ func TestACancelRequestFindsARouterOfItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v", name, key)
 		}
 	}
+}
+
+// Guests that stand still, as paused ones do, take no cancel request. They must not use up the
+// places of all others.
+func TestACancelRequestThatIsNotTakenEnds(t *testing.T) {
+	limit := cancelLimit
+	t.Cleanup(func() { cancelLimit = limit }) // after the table has stopped
+	cancelLimit = 10 * time.Millisecond
+	f := newFed(t, "leader:1")
+	var ended atomic.Int32
+	table := NewTable(TableConfig{
+		Replicas: []string{f.address()}, Transport: &plainly{}, Log: slog.New(slog.DiscardHandler),
+		Cancel: func(ctx context.Context, _ pgsni.CancelKey) bool {
+			<-ctx.Done()
+			ended.Add(1)
+			return true
+		},
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() { defer close(over); table.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-over; table.cfg.Transport.(*plainly).CloseIdleConnections() })
+	<-table.Ready()
+	f.feed.Cancel(pgsni.CancelKey{PID: 7, Secret: []byte("secret")})
+	eventually(t, "the request is given up", func() bool { return ended.Load() == 1 })
 }
 
 func TestRoutersThatListenAreBounded(t *testing.T) {

@@ -29,8 +29,11 @@ type write struct {
 func (l *lag) saw(at lsn, now, waiting time.Time, late bool, quiet time.Duration) {
 	pending := !waiting.IsZero()
 	from := l.looked
+	if now.Sub(from) > silence {
+		l.moved = now // it may have stood still meanwhile, and not have begun another segment in time
+	}
 	if from.IsZero() {
-		from, l.moved = now, now
+		from = now
 		switch { // it may have been written before anybody looked
 		case pending && waiting.Before(now):
 			from = waiting.Add(-quiet)

@@ -33,11 +33,16 @@ func TestLagIsTheAgeOfTheOldestWriteThatIsNotArchived(t *testing.T) {
 	want("the first segment is archived", 12, 9)
 	l.stored(4 * seg)
 	want("the second, which no look saw", 12, 9)
-	l.saw(4*seg+1, at(12+61), at(11), false, quiet)
+	look := func(from, to int, waiting time.Time, late bool) {
+		for s := from; s <= to; s++ {
+			l.saw(4*seg+1, at(s), waiting, late, quiet)
+		}
+	}
+	look(13, 73, at(11), false)
 	want("the archive is behind, so standing still proves nothing", 73, 9)
-	l.saw(4*seg+1, at(12+62), none, true, quiet)
+	look(74, 74, none, true)
 	want("a slow disk keeps PostgreSQL from beginning another segment", 74, 9)
-	l.saw(4*seg+1, at(12+62), none, false, quiet)
+	look(74, 74, none, false)
 	want("what stands for so long does not matter", 74, 74)
 	l.saw(4*seg+50, at(80), none, false, quiet)
 	want("a write after that", 80, 74)
@@ -46,6 +51,29 @@ func TestLagIsTheAgeOfTheOldestWriteThatIsNotArchived(t *testing.T) {
 	l.stored(3 * seg)
 	if l.archived != 5*seg {
 		t.Errorf("the archive went back to %s", l.archived)
+	}
+}
+
+// A guest that stood still, as one whose VMM was stopped, had no time to begin another
+// segment. What it wrote before must not count as archived: a clone as of later would lack it.
+func TestAGuestThatStoodStillHasNotArchivedWhatItWrote(t *testing.T) {
+	const seg = lsn(16 << 20)
+	const quiet = 60 * time.Second
+	zero := time.Unix(1000, 0)
+	at := func(s int) time.Time { return zero.Add(time.Duration(s) * time.Second) }
+	l := &lag{}
+	l.stored(2 * seg)
+	l.saw(2*seg, at(0), time.Time{}, false, quiet)
+	l.saw(2*seg+100, at(3), time.Time{}, false, quiet)
+	l.saw(2*seg+100, at(300), time.Time{}, false, quiet)
+	if got := l.since(at(300)); !got.Equal(at(0)) {
+		t.Errorf("archived up to %s", got.Sub(zero))
+	}
+	for s := 303; s <= 363; s += 3 {
+		l.saw(2*seg+100, at(s), time.Time{}, false, quiet)
+	}
+	if got := l.since(at(363)); !got.Equal(at(363)) {
+		t.Errorf("archived up to %s, although it ran for long enough since", got.Sub(zero))
 	}
 }
 

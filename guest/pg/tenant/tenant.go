@@ -171,23 +171,28 @@ func sqlState(err error) string {
 }
 
 func putOnce(ctx context.Context, conn *pgx.Conn, t pgapi.Tenant, secret string) error {
+	if err := dropRest(ctx, conn, t.Database); err != nil {
+		return err
+	}
 	st, err := read(ctx, conn)
 	if err != nil {
 		return err
 	}
-	for _, q := range []struct {
-		sql, name string
-		is        uint32
-	}{
-		{"SELECT oid FROM pg_roles WHERE rolname = $1", t.Username, st.role},
-		{"SELECT oid FROM pg_database WHERE datname = $1 AND NOT EXISTS (SELECT FROM berth.tenant WHERE role = datdba AND database = 0)", t.Database, st.database},
-	} {
-		var oid uint32
-		if err := conn.QueryRow(ctx, q.sql, q.name).Scan(&oid); err == nil && oid != q.is {
-			return fmt.Errorf("%w: %s", ErrNameTaken, q.name)
-		} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
+	if oid, err := oidOf(ctx, conn, "SELECT oid FROM pg_roles WHERE rolname = $1", t.Username); err != nil {
+		return err
+	} else if oid != 0 && oid != st.role {
+		return fmt.Errorf("%w: %s", ErrNameTaken, t.Username)
+	}
+	// Another database of that name is the tenant's, too, which alone makes any: it dropped
+	// or renamed the one that was made for it, and put this one in its place.
+	replaced, err := oidOf(ctx, conn, "SELECT oid FROM pg_database WHERE datname = $1", t.Database)
+	switch {
+	case err != nil:
+		return err
+	case replaced == st.database:
+		replaced = 0
+	case replaced != 0:
+		st.database, st.databaseName = replaced, t.Database
 	}
 	tx, err := conn.Begin(ctx)
 	if err != nil {
@@ -207,6 +212,9 @@ func putOnce(ctx context.Context, conn *pgx.Conn, t pgapi.Tenant, secret string)
 		"ALTER ROLE "+role+" RESET local_preload_libraries",
 		`INSERT INTO berth.tenant (role, database) VALUES (`+literal(role)+`::regrole, 0)
 		   ON CONFLICT (one) DO UPDATE SET role = excluded.role`)
+	if replaced != 0 {
+		steps = append(steps, fmt.Sprintf("UPDATE berth.tenant SET database = %d", replaced))
+	}
 	if st.database != 0 {
 		if st.databaseName != t.Database {
 			steps = append(steps, "ALTER DATABASE "+quote(st.databaseName)+" RENAME TO "+database)
@@ -225,6 +233,25 @@ func putOnce(ctx context.Context, conn *pgx.Conn, t pgapi.Tenant, secret string)
 		return nil
 	}
 	return makeDatabase(ctx, conn, role, database)
+}
+
+// dropRest drops what a crash has left of a database in the middle of a DROP DATABASE of the
+// tenant's: nothing else can be done with it.
+func dropRest(ctx context.Context, conn *pgx.Conn, database string) error {
+	const invalid = "SELECT oid FROM pg_database WHERE datname = $1 AND datconnlimit = -2"
+	if oid, err := oidOf(ctx, conn, invalid, database); err != nil || oid == 0 {
+		return err
+	}
+	_, err := conn.Exec(ctx, "DROP DATABASE "+quote(database))
+	return err
+}
+
+// oidOf returns the OID that a query finds for a name, 0 if there is none.
+func oidOf(ctx context.Context, conn *pgx.Conn, sql, name string) (oid uint32, err error) {
+	if err = conn.QueryRow(ctx, sql, name).Scan(&oid); errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return oid, err
 }
 
 // makeDatabase makes the tenant's database, or finds the one that was made before a

@@ -176,9 +176,6 @@ func TestCredentials(t *testing.T) {
 		if _, err := r.Set(ctx, with(third, func(c *pgapi.Credentials) { c.Username = "berth_spare" })); !errors.Is(err, ErrNameTaken) {
 			t.Error(err)
 		}
-		if _, err := r.Set(ctx, with(third, func(c *pgapi.Credentials) { c.Database = "spare" })); !errors.Is(err, ErrNameTaken) {
-			t.Error(err)
-		}
 		logIn(t, s, third)
 	})
 	t.Run("no secret is in the log", func(t *testing.T) {
@@ -258,6 +255,72 @@ func TestAVerifierThatIsGivenIsKept(t *testing.T) {
 	if err := conn.QueryRow(ctx, "SELECT rolpassword FROM pg_authid WHERE rolname = $1", c.Username).Scan(&stored); err != nil || stored != c.Verifier {
 		t.Errorf("stored %s, %v; want %s", stored, err, c.Verifier)
 	}
+}
+
+// A tenant that replaces its database, as a reset or a swap of two does, would otherwise
+// have one that is never rotated, cloned or restored again.
+func TestADatabaseThatTheTenantPutInTheOthersPlace(t *testing.T) {
+	s := pgtest.Run(t, pgtest.Config(t))
+	r := New(s)
+	ctx := pgtest.Context(t)
+	set(t, r, first)
+	owner := logIn(t, s, first)
+	if err := exec(t, owner, "CREATE DATABASE beside"); err != nil {
+		t.Fatal(err)
+	}
+	owner.Close(ctx)
+	beside := with(first, func(c *pgapi.Credentials) { c.Database = "beside" })
+	for name, steps := range map[string][]string{
+		"dropped and made again": {"DROP DATABASE app WITH (FORCE)", "CREATE DATABASE app"},
+		"renamed, and another":   {"ALTER DATABASE app RENAME TO before", "CREATE DATABASE app"},
+		"its owner another role": {"CREATE ROLE made", "DROP DATABASE app WITH (FORCE)", "CREATE DATABASE app OWNER made"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := logIn(t, s, beside)
+			for _, sql := range steps {
+				if err := exec(t, conn, sql); err != nil {
+					t.Fatalf("%s: %v", sql, err)
+				}
+			}
+			there := logIn(t, s, first)
+			if err := exec(t, there, "CREATE SCHEMA there"); err != nil {
+				t.Fatal(err)
+			}
+			there.Close(ctx)
+			set(t, r, first)
+			after := logIn(t, s, first)
+			if err := exec(t, after, "DROP SCHEMA there"); err != nil {
+				t.Error(err)
+			}
+			after.Close(ctx)
+			admin, err := s.Connect(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer admin.Close(ctx)
+			if now, err := Current(ctx, admin); err != nil || now != first.Tenant() {
+				t.Errorf("%+v, %v", now, err)
+			}
+		})
+	}
+}
+
+// A crash in the middle of DROP DATABASE leaves one that can only be dropped again.
+func TestADatabaseThatWasBeingDropped(t *testing.T) {
+	s := pgtest.Run(t, pgtest.Config(t))
+	r := New(s)
+	ctx := pgtest.Context(t)
+	set(t, r, first)
+	admin, err := s.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(ctx)
+	if _, err := admin.Exec(ctx, "UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'app'"); err != nil { // as dropdb does
+		t.Fatal(err)
+	}
+	set(t, r, first)
+	logIn(t, s, first)
 }
 
 func TestRotationsThatOverlapAreRefused(t *testing.T) {
