@@ -23,9 +23,10 @@ import (
 //	   ▲           └───────────┤ its host is lost, once
 //	   └───────────────────────┘
 //
-// An app without a usable artifact, or with one that does not answer, is deployed anew. If
-// the instance was to be an additional one, or to replace another one, the wake ends without
-// an instance instead.
+// An app without a usable artifact is deployed anew. An app that does not start from its
+// artifact is not, because the same build would start no better: the wake fails, and the next
+// one tries the artifact again. If the instance was to be an additional one, or to replace
+// another one, the wake ends without an instance in both cases.
 
 // waking is the data of a wake's flow.
 type waking struct {
@@ -175,6 +176,17 @@ func (f *Flows) unwoken(run flow.Run, data waking, lost bool, why error) flow.Co
 	}
 }
 
+// unstarted ends a wake whose app was started and does not answer.
+func (f *Flows) unstarted(run flow.Run, data waking, why error) flow.Commit {
+	f.Logger.Info("app does not start from its artifact", "flow_id", run.Flow.ID, "app_id", id(run.Flow, record.Apps.Name), "error", why)
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if data.Leaves != "" {
+			return f.notReplaced(tx, run, data, reasonOf(why))
+		}
+		return f.wakeFailed(tx, run, data, why)
+	}
+}
+
 // wakeFailed ends a wake and marks the app as failed. The next request tries again.
 func (f *Flows) wakeFailed(tx *raftstore.Tx, run flow.Run, data waking, why error) (flow.Next, error) {
 	if a, ok := wanted(tx, run.Flow, data); ok && !data.more() {
@@ -263,7 +275,7 @@ func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, er
 		case err == nil && (over || now.Sub(looked) >= healthEvery):
 			looked = now
 			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, port, over); why != nil {
-				return f.unwoken(run, data, false, why), nil
+				return f.unstarted(run, data, why), nil
 			}
 		}
 		select {

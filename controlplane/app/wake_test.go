@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -178,12 +177,12 @@ func TestVariablesReachTheNextWake(t *testing.T) {
 	}
 }
 
-// TestAWokenAppThatExits is not waited for to the end of its time: the wake builds it anew,
-// and says why that does not help.
+// TestAWokenAppThatExits is not waited for to the end of its time, and says why it does not
+// start. Building it anew would not help: the next wake takes the same artifact.
 func TestAWokenAppThatExits(t *testing.T) {
 	tier.Slow(t)
 	t.Parallel()
-	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Health = time.Hour })
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Budget, c.Health = 2*time.Hour, time.Hour }) // an artifact is awaited until the budget less the health check
 	a, d := r.asleep()
 	r.guests.set(func(g *guests) {
 		g.port = 4711
@@ -194,6 +193,15 @@ func TestAWokenAppThatExits(t *testing.T) {
 	hasText(t, r.apps().Awake(t.Context(), a.ID), apierror.EUnwoken, "the app exited with code 7; it wrote last:\nno DATABASE_URL")
 	if row := r.row(a.ID); row.Status != record.AppFailed || row.DeploymentID != d.ID {
 		t.Errorf("%+v", row)
+	}
+	r.settled(0)
+	r.guests.set(func(g *guests) { g.port, g.status = 0, nil })
+	r.await("a wake that goes well", func() bool { return r.apps().Awake(t.Context(), a.ID) == nil })
+	if row := r.row(a.ID); row.Status != record.AppRunning || row.Error != "" || row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+		t.Errorf("%d deployments: it was built anew", n)
 	}
 }
 
@@ -206,29 +214,13 @@ func TestArtifactGone(t *testing.T) {
 		"row": func(r *rig, snapshot string) {
 			r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, snapshot); return nil })
 		},
-		"answer": func(r *rig, _ string) {
-			r.guests.set(func(g *guests) { g.port = 4711 }) // the restored app listens elsewhere
-			r.await("the end of the restore", func() bool {
-				_, ok := find(r, "wake")
-				return ok
-			})
-			r.guests.set(func(g *guests) { g.port = 0 })
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 1, 1, nil)
 			a, d := r.asleep()
-			done := make(chan error, 1)
-			if name == "answer" {
-				r.guests.set(func(g *guests) { g.port = 4711 })
-				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
-				lose(r, "")
-			} else {
-				lose(r, r.deployment(d.ID).SnapshotID)
-				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
-			}
-			if err := <-done; err != nil {
+			lose(r, r.deployment(d.ID).SnapshotID)
+			if err := r.apps().Awake(t.Context(), a.ID); err != nil {
 				t.Fatal(err)
 			}
 			now := r.deployment(r.row(a.ID).DeploymentID)
