@@ -484,6 +484,51 @@ func TestRecalled(t *testing.T) {
 	}
 }
 
+// TestToldToEnd: the program of an instance that has drained is told to end before its
+// sandbox is deleted, and never serves again, also if it takes its time.
+func TestToldToEnd(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	ending := make(chan struct{})
+	r.guests.set(func(g *guests) { g.ending = ending })
+	a, _ := r.live(sleepy)
+	old := r.row(a.ID).Instances[0].SandboxID
+	r.becomes(a.ID, record.AppHibernated)
+	told := func() (boxes []string) {
+		r.guests.mu.Lock()
+		defer r.guests.mu.Unlock()
+		return slices.Clone(r.guests.ended)
+	}
+	r.await("the word to its program", func() bool { return len(told()) > 0 })
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	if row := r.row(a.ID); row.Instances[0].SandboxID == old || len(row.Draining) != 1 {
+		t.Errorf("%+v", row)
+	}
+	if _, ok := r.Sandbox(old); !ok {
+		t.Error("its sandbox was deleted while its program was ending")
+	}
+	r.edit(a.ID, func(a *record.App) { a.AutoHibernate = false })
+	close(ending)
+	r.settled(1)
+	if got := told(); len(got) != 1 || got[0] != old {
+		t.Errorf("told to end: %q, not %s", got, old)
+	}
+}
+
+// TestEndedWithoutAnAnswer: a guest that does not answer loses its sandbox all the same.
+func TestEndedWithoutAnAnswer(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live(sleepy)
+	r.guests.set(func(g *guests) { g.down = true })
+	r.becomes(a.ID, record.AppHibernated)
+	r.settled(0)
+}
+
 // TestNotRecalled: an instance that was started with former variables is not the next wake.
 func TestNotRecalled(t *testing.T) {
 	tier.Slow(t)
