@@ -450,7 +450,7 @@ func TestSettingsChangeMeanwhile(t *testing.T) {
 	r.guests.set(func(g *guests) { g.hold = true })
 	d := r.deploy(a.ID)
 	r.at(d.ID, "poll")
-	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1", Secret: true}); err != nil {
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{BuildCommand: api.SetTo("make")}); err != nil {

@@ -152,11 +152,11 @@ func TestVariablesReachTheNextWake(t *testing.T) {
 	a, d := r.live(sleepy, func(in *api.CreateApp) { in.Env = map[string]string{"A": "1", "B": "1"} })
 	for name, change := range map[string]func() error{
 		"put": func() error {
-			_, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "put"})
+			_, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "put", Secret: new(false)})
 			return err
 		},
 		"import": func() error {
-			_, err := r.apps().ImportEnv(t.Context(), caller, a.ID, api.ImportAppEnv{Dotenv: "A=import", Secret: true})
+			_, err := r.apps().ImportEnv(t.Context(), caller, a.ID, api.ImportAppEnv{Dotenv: "A=import", Secret: new(true)})
 			return err
 		},
 		"": func() error { return r.apps().DeleteVariable(t.Context(), caller, a.ID, "A") },
