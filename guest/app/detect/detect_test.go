@@ -75,7 +75,7 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"sveltekit auto": {
 			files: map[string]string{"package.json": `{"devDependencies":{"@sveltejs/kit":"2","@sveltejs/adapter-auto":"5"}}`},
-			want:  appapi.Plan{Framework: "sveltekit", InstallCommand: "npm install", BuildCommand: "vite build", StartCommand: "vite preview --host 0.0.0.0 --port $PORT"}, tools: "node",
+			want:  appapi.Plan{Framework: "sveltekit", InstallCommand: "npm install", BuildCommand: "vite build", StartCommand: `node --input-type=module -e "` + vitePreview + `"`}, tools: "node",
 		},
 		"nuxt": {
 			files: map[string]string{"package.json": `{"dependencies":{"nuxt":"4"},"scripts":{"build":"nuxt build"}}`},

@@ -111,3 +111,15 @@ func (m manager) exec(command string) string {
 	}
 	return command
 }
+
+// eval is the command that runs a program of one line, which may import packages. The line
+// has no character that is special in a shell's double quotes.
+func (m manager) eval(line string) string {
+	switch m.name {
+	case "yarn":
+		return `yarn node --input-type=module -e "` + line + `"`
+	case "bun":
+		return `bun -e "` + line + `"`
+	}
+	return `node --input-type=module -e "` + line + `"`
+}
