@@ -67,6 +67,9 @@ func node(s *source) (Result, bool, error) {
 				t = Tool{Name: m.name, Version: version, From: "package.json"}
 			}
 		}
+		if t.Version == "" && m.reads != "" {
+			t = Tool{Name: m.name, Version: m.reads, From: m.lock}
+		}
 		r.Tools = append(r.Tools, t)
 	}
 	if len(p.Dependencies)+len(p.DevDependencies) > 0 || m.lock != "" || p.Workspaces {
