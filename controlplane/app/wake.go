@@ -20,7 +20,7 @@ import (
 // The steps of a wake, which brings up one more instance of an app.
 //
 //	restore ──► restored ──► health, which starts the app ──► (running)
-//	   ▲           └───────────┤ its host is lost, once
+//	   ▲           └───────────┤ its host or its sandbox is lost, once
 //	   └───────────────────────┘
 //
 // An app without a usable artifact is deployed anew. An app that does not start from its
@@ -33,7 +33,7 @@ type waking struct {
 	RequestID string `json:"request_id,omitempty"`
 	Scale     bool   `json:"scale,omitempty"`  // the app runs and gets one more instance
 	Leaves    string `json:"leaves,omitempty"` // the app runs and the instance replaces this sandbox
-	Lost      bool   `json:"lost,omitempty"`   // a host was lost during it
+	Lost      bool   `json:"lost,omitempty"`   // a sandbox or its host was lost during it
 
 	DeploymentID string    `json:"deployment_id,omitempty"`
 	SandboxID    string    `json:"sandbox_id,omitempty"`
@@ -155,9 +155,9 @@ func (f *Flows) awaitWoken(_ context.Context, run flow.Run) (flow.Commit, error)
 	}, nil
 }
 
-// unwoken continues a wake without a sandbox. If the host was lost, the wake begins again,
-// once. If there is no room, it fails. Otherwise the app is deployed anew. An instance that
-// was additional, or was to replace another one, is given up instead.
+// unwoken continues a wake without a sandbox. If the sandbox or its host was lost, the wake
+// begins again, once. If there is no room, it fails. Otherwise the app is deployed anew. An
+// instance that was additional, or was to replace another one, is given up instead.
 func (f *Flows) unwoken(run flow.Run, data waking, lost bool, why error) flow.Commit {
 	f.Logger.Warn("artifact of an app was not restored", "flow_id", run.Flow.ID, "app_id", id(run.Flow, record.Apps.Name), "step", run.Flow.Step, "error", why)
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -239,9 +239,9 @@ func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, er
 	if err != nil || !ok {
 		return leave(data), err
 	}
-	box, lost, err := boxError(run.View, data.SandboxID, data.ChildID)
-	if err != nil {
-		return f.unwoken(run, data, lost, err), nil
+	box, _, err := boxError(run.View, data.SandboxID, data.ChildID)
+	if err != nil { // it was restored before, so what it was restored from is not at fault
+		return f.unwoken(run, data, true, err), nil
 	}
 	d, ok := raftstore.Get(run.View, record.Deployments, data.DeploymentID)
 	if !ok {

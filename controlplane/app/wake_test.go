@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -198,6 +199,38 @@ func TestAWokenAppThatExits(t *testing.T) {
 	r.guests.set(func(g *guests) { g.port, g.status = 0, nil })
 	r.await("a wake that goes well", func() bool { return r.apps().Awake(t.Context(), a.ID) == nil })
 	if row := r.row(a.ID); row.Status != record.AppRunning || row.Error != "" || row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+		t.Errorf("%d deployments: it was built anew", n)
+	}
+}
+
+// TestTheMachineOfAWakeFails: it was restored, so it is restored once more and not built.
+func TestTheMachineOfAWakeFails(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.asleep()
+	r.guests.set(func(g *guests) { g.port = 4711 })
+	done := make(chan error, 1)
+	go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
+	var box *record.Sandbox
+	r.await("the start in its sandbox", func() bool {
+		for _, box = range raftstore.All(r.Leader().Store.View(), record.Sandboxes) {
+			if r.guests.at(box.ID).starts > 0 && box.FromSnapshot != "" {
+				return true
+			}
+		}
+		return false
+	})
+	r.guests.set(func(g *guests) { g.port = 0 })
+	r.host(box.ID).Become(box.ID, hostapi.StatusFailed)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	row := r.row(a.ID)
+	if row.DeploymentID != d.ID || row.Instances[0].SandboxID == box.ID {
 		t.Errorf("%+v", row)
 	}
 	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
