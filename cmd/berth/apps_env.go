@@ -44,6 +44,7 @@ func (a *app) appEnvList() *cobra.Command {
 
 func (a *app) appEnvSet() *cobra.Command {
 	var in api.PutAppVariable
+	var given func() (*bool, *string)
 	cmd := &cobra.Command{
 		Use:   "set APP NAME=VALUE…",
 		Short: "Set variables of an app",
@@ -61,6 +62,7 @@ a secret need not be in the command's arguments.`,
 			if err != nil {
 				return err
 			}
+			in.Secret, in.Scope = given()
 			set := []api.AppVariable{}
 			for _, name := range sortedKeys(vars) {
 				in.Value = vars[name]
@@ -77,13 +79,24 @@ a secret need not be in the command's arguments.`,
 			return nil
 		},
 	}
-	secretFlags(cmd, &in.Secret, &in.Scope)
+	given = secretFlags(cmd)
 	return cmd
 }
 
-func secretFlags(cmd *cobra.Command, secret *bool, scope *string) {
-	cmd.Flags().BoolVar(secret, "secret", false, "mask the value when it is read, and leave it out of the logs of builds")
-	cmd.Flags().StringVar(scope, "scope", "", `"production" keeps it out of previews`)
+// secretFlags adds the flags of a variable. What is not given stays as it is.
+func secretFlags(cmd *cobra.Command) (given func() (secret *bool, scope *string)) {
+	secret := cmd.Flags().Bool("secret", false, "mask the value when it is read, and leave it out of the logs of builds; one that is secret stays so without it")
+	scope := cmd.Flags().String("scope", "", `"production" keeps it out of previews`)
+	return func() (*bool, *string) {
+		out, of := secret, scope
+		if !cmd.Flags().Changed("secret") {
+			out = nil
+		}
+		if !cmd.Flags().Changed("scope") {
+			of = nil
+		}
+		return out, of
+	}
 }
 
 // maxDotenv bounds what is read of a .env file, in bytes. The service takes less.
@@ -91,6 +104,7 @@ const maxDotenv = 4 << 20
 
 func (a *app) appEnvImport() *cobra.Command {
 	var in api.ImportAppEnv
+	var given func() (*bool, *string)
 	cmd := &cobra.Command{
 		Use: "import APP FILE", Short: `Set the variables of a .env file; "-" is stdin`, Example: "  berth app env import shop .env --secret",
 		Args: wants(2, 2, "APP and FILE"),
@@ -113,6 +127,7 @@ func (a *app) appEnvImport() *cobra.Command {
 				return err
 			}
 			in.Dotenv = string(text)
+			in.Secret, in.Scope = given()
 			env, err := c.ImportAppEnv(cmd.Context(), one.ID, in)
 			if err != nil {
 				return err
@@ -124,7 +139,7 @@ func (a *app) appEnvImport() *cobra.Command {
 			return nil
 		},
 	}
-	secretFlags(cmd, &in.Secret, &in.Scope)
+	given = secretFlags(cmd)
 	return cmd
 }
 

@@ -347,8 +347,12 @@ value from your environment. The next deployment or wake has them.`,
 			if err != nil {
 				return err
 			}
+			given := &secret
+			if !cmd.Flags().Changed("secret") {
+				given = nil // it stays as it is
+			}
 			for _, name := range slices.Sorted(maps.Keys(vars)) {
-				if _, err := c.PutFunctionVariable(cmd.Context(), one.ID, name, api.PutAppVariable{Value: vars[name], Secret: secret}); err != nil {
+				if _, err := c.PutFunctionVariable(cmd.Context(), one.ID, name, api.PutAppVariable{Value: vars[name], Secret: given}); err != nil {
 					return err
 				}
 			}

@@ -288,7 +288,10 @@ func (p *planeApps) PutVariable(_ context.Context, _ core.Caller, _, key string,
 	if key == "PORT" {
 		return api.AppVariable{}, apierror.Invalid("invalid key", "PORT is set by the platform")
 	}
-	v := api.AppVariable{Key: key, Value: in.Value, Secret: in.Secret, Scope: in.Scope, UpdatedAt: api.Time{Time: time.Now()}}
+	v := api.AppVariable{Key: key, Value: in.Value, Secret: in.Secret != nil && *in.Secret, UpdatedAt: api.Time{Time: time.Now()}}
+	if in.Scope != nil {
+		v.Scope = *in.Scope
+	}
 	if v.Secret {
 		v.Value = "********"
 	}

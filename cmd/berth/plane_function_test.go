@@ -132,7 +132,7 @@ func (p *planeFunctions) Env(context.Context, core.Caller, string) ([]api.AppVar
 func (p *planeFunctions) PutVariable(_ context.Context, _ core.Caller, _, key string, in api.PutAppVariable) (api.AppVariable, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := api.AppVariable{Key: key, Value: in.Value, Secret: in.Secret}
+	v := api.AppVariable{Key: key, Value: in.Value, Secret: in.Secret != nil && *in.Secret}
 	if v.Secret {
 		v.Value = "********"
 	}

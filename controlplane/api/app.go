@@ -112,18 +112,20 @@ type AppVariable struct {
 	UpdatedAt Time   `json:"updated_at"`
 }
 
-// PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}.
+// PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}. Without secret and scope
+// a variable that exists keeps its own, and a new one has none.
 type PutAppVariable struct {
-	Value  string `json:"value" maxLength:"65536"`
-	Secret bool   `json:"secret,omitempty"`               // masked when read, and redacted from build logs
-	Scope  string `json:"scope,omitempty" maxLength:"64"` // "production" keeps it out of previews
+	Value  string  `json:"value" maxLength:"65536"`
+	Secret *bool   `json:"secret,omitempty"`               // masked when read, and redacted from build logs
+	Scope  *string `json:"scope,omitempty" maxLength:"64"` // "production" keeps it out of previews
 }
 
-// ImportAppEnv is the body of POST /v1/apps/{id}/env/import.
+// ImportAppEnv is the body of POST /v1/apps/{id}/env/import. secret and scope are as in
+// PutAppVariable, for all of its variables.
 type ImportAppEnv struct {
-	Dotenv string `json:"dotenv" maxLength:"1048576"` // the text of a .env file
-	Secret bool   `json:"secret,omitempty"`
-	Scope  string `json:"scope,omitempty" maxLength:"64"`
+	Dotenv string  `json:"dotenv" maxLength:"1048576"` // the text of a .env file
+	Secret *bool   `json:"secret,omitempty"`
+	Scope  *string `json:"scope,omitempty" maxLength:"64"`
 }
 
 // DeploymentStatus is how far a deployment has come.

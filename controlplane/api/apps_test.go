@@ -63,7 +63,7 @@ func TestRequestsOfAppsAreAsWritten(t *testing.T) {
 		},
 		func() error { _, err := c.AppEnv(ctx, "a"); return err },
 		func() error {
-			_, err := c.PutAppVariable(ctx, "a", "K/", PutAppVariable{Value: "v", Secret: true})
+			_, err := c.PutAppVariable(ctx, "a", "K/", PutAppVariable{Value: "v", Secret: new(true)})
 			return err
 		},
 		func() error { _, err := c.ImportAppEnv(ctx, "a", ImportAppEnv{Dotenv: "A=b"}); return err },

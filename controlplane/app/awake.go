@@ -95,7 +95,7 @@ func rouse(tx *raftstore.Tx, appID string) error {
 func recall(tx *raftstore.Tx, a *record.App) bool {
 	for i, in := range a.Draining {
 		box, ok := raftstore.Get(tx, record.Sandboxes, in.SandboxID)
-		current := in.DeploymentID == a.DeploymentID && in.EnvRevision == a.EnvRevision && !a.Stale
+		current := in.DeploymentID == a.DeploymentID && in.EnvRevision == a.EnvRevision && !a.Stale && !in.Ending
 		if !ok || box.Status != record.SandboxRunning || !current || a.Status != record.AppHibernated {
 			continue
 		}

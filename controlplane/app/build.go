@@ -85,7 +85,7 @@ func (f *Flows) buildOf(run flow.Run, d *record.Deployment, a *record.App) (appa
 		TimeoutSeconds: max(1, int(run.Flow.Deadline.Sub(f.Clock())/time.Second)),
 	}
 	if !b.Upload {
-		b.Git = &appapi.Git{URL: a.GitURL, Ref: refOf(d), AllowHTTP: f.cfg.AllowHTTP}
+		b.Git = &appapi.Git{URL: repositoryOf(d, a), Ref: refOf(d), AllowHTTP: f.cfg.AllowHTTP}
 	}
 	var err error
 	b.Env, b.Secrets, err = f.envOf(d, a)

@@ -122,7 +122,7 @@ func TestCachesOfPreviews(t *testing.T) {
 	}
 	// What was built with a value for production alone may have it in its caches, also
 	// when the variable is gone.
-	if _, err := s.PutVariable(ctx, caller, a.ID, "KEY", api.PutAppVariable{Value: "x", Scope: "production"}); err != nil {
+	if _, err := s.PutVariable(ctx, caller, a.ID, "KEY", api.PutAppVariable{Value: "x", Scope: new("production")}); err != nil {
 		t.Fatal(err)
 	}
 	r.over(r.deploy(a.ID).ID)

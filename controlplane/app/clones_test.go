@@ -188,7 +188,7 @@ func TestPreviewsWithoutAClone(t *testing.T) {
 	parent := r.create()
 	put := func(id, scope string) {
 		t.Helper()
-		if _, err := r.apps().PutVariable(t.Context(), caller, id, "DATABASE_URL", api.PutAppVariable{Value: d.ConnectionURL, Secret: true, Scope: scope}); err != nil {
+		if _, err := r.apps().PutVariable(t.Context(), caller, id, "DATABASE_URL", api.PutAppVariable{Value: d.ConnectionURL, Secret: new(true), Scope: new(scope)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -19,7 +19,7 @@ func TestDeploy(t *testing.T) {
 	if a.Status != api.AppCreated || a.SandboxID != "" || a.URL != "https://"+a.ID+".app.test/" {
 		t.Errorf("a new app: %+v", a)
 	}
-	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "KEY", api.PutAppVariable{Value: "hush", Secret: true}); err != nil {
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "KEY", api.PutAppVariable{Value: "hush", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	first := r.deploy(a.ID)

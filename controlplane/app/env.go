@@ -280,11 +280,13 @@ func (s *Apps) ImportEnv(ctx context.Context, c core.Caller, id string, in api.I
 	return s.setVariables(ctx, c, id, env, in.Secret, in.Scope)
 }
 
-func (s *Apps) setVariables(ctx context.Context, c core.Caller, id string, env map[string]string, secret bool, scope string) ([]api.AppVariable, error) {
+// setVariables sets variables. Without secret and scope, one that exists keeps its own: who
+// exchanges a secret value must not show the new one to everybody, or give it to previews.
+func (s *Apps) setVariables(ctx context.Context, c core.Caller, id string, env map[string]string, secret *bool, scope *string) ([]api.AppVariable, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, err
 	}
-	if !scopeName.MatchString(scope) {
+	if scope != nil && !scopeName.MatchString(*scope) {
 		return nil, apierror.Invalid("invalid scope", "at most 64 letters, digits, '-' and '_'")
 	}
 	if err := fits(env); err != nil { // before any of it is sealed
@@ -300,7 +302,7 @@ func (s *Apps) setVariables(ctx context.Context, c core.Caller, id string, env m
 			if err != nil {
 				return err
 			}
-			if v.Secret != secret || v.Scope != scope {
+			if secret, scope := or(secret, v.Secret), or(scope, v.Scope); v.Secret != secret || v.Scope != scope {
 				v.Secret, v.Scope, v.UpdatedAt = secret, scope, tx.Now()
 			}
 			a.Env[i] = v

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -286,6 +287,51 @@ func TestRollBack(t *testing.T) {
 	r.settled(1)
 }
 
+// TestTheRepositoryOfADeployment is that of the moment when it was asked for: its branch or
+// commit means nothing in another one.
+func TestTheRepositoryOfADeployment(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	var asked sync.Map
+	r := newRig(t, 1, 1, nil, func(c *app.Config) {
+		c.CloneToken = func(_ context.Context, _, _, repoURL string) (string, string, error) {
+			asked.Store(repoURL, true)
+			return "", "", nil
+		}
+	})
+	const other = "https://git.example.com/team/other.git"
+	a, first := r.live()
+	r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.guests.set(func(g *guests) { g.hold = true })
+	third := r.deploy(a.ID)
+	r.at(third.ID, "poll")
+	fourth := r.deploy(a.ID)
+	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{GitURL: api.SetTo(other), GitBranch: api.SetTo("trunk")}); err != nil {
+		t.Fatal(err)
+	}
+	r.guests.set(func(g *guests) { g.hold = false })
+	cloned := func(id, url, ref string) {
+		t.Helper()
+		d := r.ends(id, record.DeploymentLive)
+		if git := r.guests.at(d.SandboxID).build.Git; git == nil || git.URL != url || git.Ref != ref {
+			t.Errorf("cloned %+v, not %s at %q", git, url, ref)
+		}
+		if _, ok := asked.Load(url); !ok {
+			t.Errorf("no token was asked for %s", url)
+		}
+		asked.Clear()
+	}
+	cloned(fourth.ID, repo, "")
+	cloned(r.deploy(a.ID).ID, other, "trunk")
+	snapshot := r.deployment(first.ID).SnapshotID
+	r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, snapshot); return nil })
+	back, err := r.apps().RollBack(t.Context(), caller, a.ID, api.RollBackApp{DeploymentID: first.ID}, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloned(back.ID, repo, r.deployment(first.ID).GitCommit)
+}
+
 // TestArtifactsAreDropped: five deployments keep theirs.
 func TestArtifactsAreDropped(t *testing.T) {
 	tier.Slow(t)
@@ -404,7 +450,7 @@ func TestSettingsChangeMeanwhile(t *testing.T) {
 	r.guests.set(func(g *guests) { g.hold = true })
 	d := r.deploy(a.ID)
 	r.at(d.ID, "poll")
-	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1", Secret: true}); err != nil {
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "1", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{BuildCommand: api.SetTo("make")}); err != nil {

@@ -35,12 +35,14 @@ type guests struct {
 	runLines map[string]chan string
 	port     int // on which the app listens; 0: on the one that it is told
 	status   func(r *appapi.RunStatus)
-	cache    string // what each build keeps; "": nothing
-	cutCache bool   // its caches are cut off, and it takes none
-	cut      bool   // logs that are followed break off
-	mute     bool   // the app takes connections and says nothing
-	down     bool   // nothing answers in any guest
-	opened   int    // connections to apps
+	cache    string        // what each build keeps; "": nothing
+	cutCache bool          // its caches are cut off, and it takes none
+	cut      bool          // logs that are followed break off
+	mute     bool          // the app takes connections and says nothing
+	down     bool          // nothing answers in any guest
+	opened   int           // connections to apps
+	ended    []string      // boxes whose app was told to end
+	ending   chan struct{} // an app that is told to end waits for it; nil: it ends at once
 }
 
 // guest is one of them.
@@ -174,6 +176,9 @@ func (g *guests) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	if r.URL.Path == appapi.PathRunStop && !g.stop(r.Context(), c.box) {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := g.boxes[c.box]
@@ -204,6 +209,23 @@ func (g *guests) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	_ = json.NewEncoder(w).Encode(g.statusOf(b))
+}
+
+// stop ends the app in a box. It returns false if the caller has gone meanwhile.
+func (g *guests) stop(ctx context.Context, box string) bool {
+	g.mu.Lock()
+	g.ended = append(g.ended, box)
+	g.boxes[box].port = 0
+	ending := g.ending
+	g.mu.Unlock()
+	if ending != nil {
+		select {
+		case <-ending:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 func (g *guests) serveCache(w http.ResponseWriter, r *http.Request, box string) {

@@ -22,11 +22,12 @@ type login struct{ username, token string }
 // never be a token, the repository is cloned without one: it may be public, and then the
 // clone succeeds. If the clone fails, the deployment says why it had no token.
 func (f *Flows) login(ctx context.Context, data *deploy, d *record.Deployment, a *record.App) (l login, wait bool) {
-	if f.cfg.CloneToken == nil || d.Source != sourceGit || !strings.HasPrefix(strings.ToLower(a.GitURL), "https://") {
+	url := repositoryOf(d, a)
+	if f.cfg.CloneToken == nil || d.Source != sourceGit || !strings.HasPrefix(strings.ToLower(url), "https://") {
 		return login{}, false
 	}
 	var err error
-	l.username, l.token, err = f.cfg.CloneToken(ctx, a.WorkspaceID, a.InstallationID, a.GitURL)
+	l.username, l.token, err = f.cfg.CloneToken(ctx, a.WorkspaceID, a.InstallationID, url)
 	if err == nil {
 		data.NoToken, data.TokenBy = "", time.Time{}
 		return l, false

@@ -2,15 +2,18 @@ package app
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 	"github.com/berth-cloud/berth/controlplane/snapshot"
+	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // The names of the loops.
@@ -77,6 +80,7 @@ func (k *keeper) look(ctx context.Context) {
 		if a.Status == record.AppRunning {
 			k.heard.woke(a.ID)
 		}
+		k.endDrained(ctx, view, a)
 		if k.due(view, a) == nil {
 			continue
 		}
@@ -151,46 +155,42 @@ func (k *keeper) lostSome(r raftstore.Reader, a *record.App) bool {
 	return false
 }
 
-// gone reports whether a draining instance may be deleted.
-func (k *keeper) gone(r raftstore.Reader, a *record.App, in record.AppInstance) bool {
-	if _, ok := raftstore.Get(r, record.Sandboxes, in.SandboxID); !ok {
-		return true
-	}
+// over reports whether a draining instance is to end now.
+func (k *keeper) over(a *record.App, in record.AppInstance) bool {
 	drains := k.Clock().Sub(in.Since)
-	return drains >= k.cfg.Drain || drains >= k.cfg.DrainAtLeast && k.heard.open(a.ID, in.SandboxID) == 0 && k.heard.complete()
+	return in.Ending || drains >= k.cfg.Drain || drains >= k.cfg.DrainAtLeast && k.heard.open(a.ID, in.SandboxID) == 0 && k.heard.complete()
 }
 
+// drained reports whether a draining instance is gone, or is to be told to end.
 func (k *keeper) drained(r raftstore.Reader, a *record.App) bool {
 	for _, in := range a.Draining {
-		if k.gone(r, a, in) {
+		if _, ok := raftstore.Get(r, record.Sandboxes, in.SandboxID); !ok || !in.Ending && k.over(a, in) {
 			return true
 		}
 	}
 	return false
 }
 
-// settle removes an app's drained and lost instances. An app that has lost its last instance
-// wakes at once.
+// settle removes the instances of an app that are gone or lost, and marks the drained ones
+// as ending. An app that has lost its last instance wakes at once.
 func (k *keeper) settle(tx *raftstore.Tx, a *record.App) error {
 	a = a.Clone()
-	keep := func(of []record.AppInstance, goes func(record.AppInstance) bool) (stay []record.AppInstance, err error) {
-		for _, in := range of {
-			if !goes(in) {
-				stay = append(stay, in)
-			} else if err := deleteBox(tx, in.SandboxID); err != nil {
-				return nil, err
-			}
-		}
-		return stay, nil
-	}
 	had := len(a.Instances)
-	var err error
-	if a.Draining, err = keep(a.Draining, func(in record.AppInstance) bool { return k.gone(tx, a, in) }); err != nil {
-		return err
+	var drain, serve []record.AppInstance
+	for _, in := range a.Draining {
+		if _, ok := raftstore.Get(tx, record.Sandboxes, in.SandboxID); ok {
+			in.Ending = k.over(a, in)
+			drain = append(drain, in)
+		}
 	}
-	if a.Instances, err = keep(a.Instances, func(in record.AppInstance) bool { return lost(tx, in) }); err != nil {
-		return err
+	for _, in := range a.Instances {
+		if !lost(tx, in) {
+			serve = append(serve, in)
+		} else if err := deleteBox(tx, in.SandboxID); err != nil {
+			return err
+		}
 	}
+	a.Draining, a.Instances = drain, serve
 	raftstore.Put(tx, record.Apps, a)
 	if n := len(a.Instances); n < had {
 		if n == 0 {
@@ -199,6 +199,51 @@ func (k *keeper) settle(tx *raftstore.Tx, a *record.App) error {
 		return beginWake(tx, a, true)
 	}
 	return nil
+}
+
+// endDrained ends the programs of drained instances and deletes their sandboxes. A program
+// gets SIGTERM and appapi.StopGrace, so that it may finish what it does and write what it
+// has. The row says before that the instance is ending: no leader lets it serve again.
+func (k *keeper) endDrained(ctx context.Context, view *raftstore.Snapshot, a *record.App) {
+	for _, in := range a.Draining {
+		if box, ok := raftstore.Get(view, record.Sandboxes, in.SandboxID); ok && in.Ending {
+			k.Begin(loops.Job{What: "drained instance", Host: box.HostID, ID: box.ID}, endingAtOnce, func() { k.endInstance(ctx, a.ID, box) })
+		}
+	}
+}
+
+// endingAtOnce limits the instances of a host that are told to end at once.
+const endingAtOnce = 4 * loops.AtOnce
+
+// endTime limits the call that ends a program. A guest that does not answer loses its
+// sandbox all the same.
+var endTime = timescale.Limit(appapi.StopGrace + 5*time.Second)
+
+func (k *keeper) endInstance(ctx context.Context, appID string, box *record.Sandbox) {
+	if box.Status == record.SandboxRunning && hostUp(k.Store.View(), box.HostID) {
+		limited, cancel := context.WithTimeout(ctx, endTime)
+		defer cancel()
+		err := k.flows.onGuest(limited, "", box, 0, func(ctx context.Context, g *appapi.Client) error {
+			_, err := g.StopRun(ctx)
+			return err
+		})
+		if ctx.Err() != nil {
+			return // the next leader does it
+		}
+		if err != nil {
+			k.Logger.InfoContext(ctx, "program of a drained instance was not told to end", "app_id", appID, "sandbox_id", hostapi.ShortID(box.ID), "error", err)
+		}
+	}
+	k.Update(ctx, loopState, func(tx *raftstore.Tx) error {
+		a, ok := raftstore.Get(tx, record.Apps, appID)
+		if !ok || !slices.ContainsFunc(a.Draining, func(in record.AppInstance) bool { return in.SandboxID == box.ID && in.Ending }) {
+			return nil
+		}
+		a = a.Clone()
+		a.Draining = slices.DeleteFunc(a.Draining, func(in record.AppInstance) bool { return in.SandboxID == box.ID })
+		raftstore.Put(tx, record.Apps, a)
+		return deleteBox(tx, box.ID)
+	})
 }
 
 // interrupted ends deployments that have no flow. Our transactions leave no such

@@ -152,7 +152,7 @@ func TestSettingsChangeDuringARollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-restored
-	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "TOKEN", api.PutAppVariable{Value: "new", Secret: true}); err != nil {
+	if _, err := r.apps().PutVariable(t.Context(), caller, a.ID, "TOKEN", api.PutAppVariable{Value: "new", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{BuildCommand: api.SetTo("make")}); err != nil {

@@ -55,3 +55,8 @@ func refOf(d *record.Deployment) string {
 	}
 	return d.GitRef
 }
+
+// repositoryOf returns the clone URL of a deployment. The app's may have been changed since
+// it was asked for, and its ref is one of the former repository. Rows of early versions have
+// none.
+func repositoryOf(d *record.Deployment, a *record.App) string { return cmp.Or(d.GitURL, a.GitURL) }

@@ -122,7 +122,7 @@ func TestPreviews(t *testing.T) {
 		in.AutoDeploy, in.BuildCommand, in.Port = true, "make", new(4000)
 		in.Env = map[string]string{"PLAIN": "p", "API_URL": "https://prod.test", "KEY": "k"}
 	})
-	for key, in := range map[string]api.PutAppVariable{"LIVE": {Value: "live only", Scope: "production"}, "KEY": {Value: "k2", Secret: true}} {
+	for key, in := range map[string]api.PutAppVariable{"LIVE": {Value: "live only", Scope: new("production")}, "KEY": {Value: "k2", Secret: new(true)}} {
 		if _, err := r.apps().PutVariable(t.Context(), caller, parent.ID, key, in); err != nil {
 			t.Fatal(err)
 		}

@@ -299,20 +299,42 @@ func TestEnv(t *testing.T) {
 		revision = row.EnvRevision
 		r.edit(a.ID, func(a *record.App) { a.Stale = false })
 	}
-	v, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"})
+	v, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: new(true), Scope: new("production")})
 	if err != nil || v.Value != "********" || !v.Secret || v.Scope != "production" || v.UpdatedAt.IsZero() {
 		t.Errorf("put: %+v, %v", v, err)
 	}
 	changed(false)
-	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: true, Scope: "production"}); err != nil || r.row(a.ID).EnvRevision != revision {
+	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: new(true), Scope: new("production")}); err != nil || r.row(a.ID).EnvRevision != revision {
 		t.Errorf("the same again: %v, revision %d", err, r.row(a.ID).EnvRevision)
 	}
 	for _, secret := range []bool{false, true} { // whose value its log shows
-		if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: secret, Scope: "production"}); err != nil {
+		if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush", Secret: new(secret), Scope: new("production")}); err != nil {
 			t.Error(err)
 		}
 		changed(false)
 	}
+	// Who exchanges its value does not show the new one, nor give it to previews.
+	for name, set := range map[string]func() error{
+		"put": func() error {
+			_, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "new"})
+			return err
+		},
+		"import": func() error {
+			_, err := s.ImportEnv(ctx, caller, a.ID, api.ImportAppEnv{Dotenv: "A=hush"})
+			return err
+		},
+	} {
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		if v := r.row(a.ID).Env[0]; v.Key != "A" || !v.Secret || v.Scope != "production" {
+			t.Errorf("after a %s of the value alone: %+v", name, v)
+		}
+	}
+	if _, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Value: "hush"}); err != nil {
+		t.Fatal(err)
+	}
+	changed(false)
 	for _, stored := range r.row(a.ID).Env {
 		if bytes.HasPrefix(stored.ValueSealed, []byte("hush")) {
 			t.Error("the row has the value")
@@ -358,7 +380,7 @@ func TestEnv(t *testing.T) {
 			return err
 		}},
 		{"scope", "invalid scope", "at most 64 letters", func() error {
-			_, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Scope: "A B"})
+			_, err := s.PutVariable(ctx, caller, a.ID, "A", api.PutAppVariable{Scope: new("A B")})
 			return err
 		}},
 		{"line", "invalid dotenv", "line 2: want =", func() error {

@@ -20,19 +20,20 @@ import (
 // The steps of a wake, which brings up one more instance of an app.
 //
 //	restore ──► restored ──► health, which starts the app ──► (running)
-//	   ▲           └───────────┤ its host is lost, once
+//	   ▲           └───────────┤ its host or its sandbox is lost, once
 //	   └───────────────────────┘
 //
-// An app without a usable artifact, or with one that does not answer, is deployed anew. If
-// the instance was to be an additional one, or to replace another one, the wake ends without
-// an instance instead.
+// An app without a usable artifact is deployed anew. An app that does not start from its
+// artifact is not, because the same build would start no better: the wake fails, and the next
+// one tries the artifact again. If the instance was to be an additional one, or to replace
+// another one, the wake ends without an instance in both cases.
 
 // waking is the data of a wake's flow.
 type waking struct {
 	RequestID string `json:"request_id,omitempty"`
 	Scale     bool   `json:"scale,omitempty"`  // the app runs and gets one more instance
 	Leaves    string `json:"leaves,omitempty"` // the app runs and the instance replaces this sandbox
-	Lost      bool   `json:"lost,omitempty"`   // a host was lost during it
+	Lost      bool   `json:"lost,omitempty"`   // a sandbox or its host was lost during it
 
 	DeploymentID string    `json:"deployment_id,omitempty"`
 	SandboxID    string    `json:"sandbox_id,omitempty"`
@@ -154,9 +155,9 @@ func (f *Flows) awaitWoken(_ context.Context, run flow.Run) (flow.Commit, error)
 	}, nil
 }
 
-// unwoken continues a wake without a sandbox. If the host was lost, the wake begins again,
-// once. If there is no room, it fails. Otherwise the app is deployed anew. An instance that
-// was additional, or was to replace another one, is given up instead.
+// unwoken continues a wake without a sandbox. If the sandbox or its host was lost, the wake
+// begins again, once. If there is no room, it fails. Otherwise the app is deployed anew. An
+// instance that was additional, or was to replace another one, is given up instead.
 func (f *Flows) unwoken(run flow.Run, data waking, lost bool, why error) flow.Commit {
 	f.Logger.Warn("artifact of an app was not restored", "flow_id", run.Flow.ID, "app_id", id(run.Flow, record.Apps.Name), "step", run.Flow.Step, "error", why)
 	return func(tx *raftstore.Tx) (flow.Next, error) {
@@ -172,6 +173,17 @@ func (f *Flows) unwoken(run flow.Run, data waking, lost bool, why error) flow.Co
 			return f.wakeFailed(tx, run, data, why)
 		}
 		return f.redeploy(tx, run, data)
+	}
+}
+
+// unstarted ends a wake whose app was started and does not answer.
+func (f *Flows) unstarted(run flow.Run, data waking, why error) flow.Commit {
+	f.Logger.Info("app does not start from its artifact", "flow_id", run.Flow.ID, "app_id", id(run.Flow, record.Apps.Name), "error", why)
+	return func(tx *raftstore.Tx) (flow.Next, error) {
+		if data.Leaves != "" {
+			return f.notReplaced(tx, run, data, reasonOf(why))
+		}
+		return f.wakeFailed(tx, run, data, why)
 	}
 }
 
@@ -227,9 +239,9 @@ func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, er
 	if err != nil || !ok {
 		return leave(data), err
 	}
-	box, lost, err := boxError(run.View, data.SandboxID, data.ChildID)
-	if err != nil {
-		return f.unwoken(run, data, lost, err), nil
+	box, _, err := boxError(run.View, data.SandboxID, data.ChildID)
+	if err != nil { // it was restored before, so what it was restored from is not at fault
+		return f.unwoken(run, data, true, err), nil
 	}
 	d, ok := raftstore.Get(run.View, record.Deployments, data.DeploymentID)
 	if !ok {
@@ -263,7 +275,7 @@ func (f *Flows) awaitServing(ctx context.Context, run flow.Run) (flow.Commit, er
 		case err == nil && (over || now.Sub(looked) >= healthEvery):
 			looked = now
 			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, port, over); why != nil {
-				return f.unwoken(run, data, false, why), nil
+				return f.unstarted(run, data, why), nil
 			}
 		}
 		select {

@@ -153,11 +153,11 @@ func TestVariablesReachTheNextWake(t *testing.T) {
 	a, d := r.live(sleepy, func(in *api.CreateApp) { in.Env = map[string]string{"A": "1", "B": "1"} })
 	for name, change := range map[string]func() error{
 		"put": func() error {
-			_, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "put"})
+			_, err := r.apps().PutVariable(t.Context(), caller, a.ID, "A", api.PutAppVariable{Value: "put", Secret: new(false)})
 			return err
 		},
 		"import": func() error {
-			_, err := r.apps().ImportEnv(t.Context(), caller, a.ID, api.ImportAppEnv{Dotenv: "A=import", Secret: true})
+			_, err := r.apps().ImportEnv(t.Context(), caller, a.ID, api.ImportAppEnv{Dotenv: "A=import", Secret: new(true)})
 			return err
 		},
 		"": func() error { return r.apps().DeleteVariable(t.Context(), caller, a.ID, "A") },
@@ -178,12 +178,12 @@ func TestVariablesReachTheNextWake(t *testing.T) {
 	}
 }
 
-// TestAWokenAppThatExits is not waited for to the end of its time: the wake builds it anew,
-// and says why that does not help.
+// TestAWokenAppThatExits is not waited for to the end of its time, and says why it does not
+// start. Building it anew would not help: the next wake takes the same artifact.
 func TestAWokenAppThatExits(t *testing.T) {
 	tier.Slow(t)
 	t.Parallel()
-	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Health = time.Hour })
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.Budget, c.Health = 2*time.Hour, time.Hour }) // an artifact is awaited until the budget less the health check
 	a, d := r.asleep()
 	r.guests.set(func(g *guests) {
 		g.port = 4711
@@ -194,6 +194,47 @@ func TestAWokenAppThatExits(t *testing.T) {
 	hasText(t, r.apps().Awake(t.Context(), a.ID), apierror.EUnwoken, "the app exited with code 7; it wrote last:\nno DATABASE_URL")
 	if row := r.row(a.ID); row.Status != record.AppFailed || row.DeploymentID != d.ID {
 		t.Errorf("%+v", row)
+	}
+	r.settled(0)
+	r.guests.set(func(g *guests) { g.port, g.status = 0, nil })
+	r.await("a wake that goes well", func() bool { return r.apps().Awake(t.Context(), a.ID) == nil })
+	if row := r.row(a.ID); row.Status != record.AppRunning || row.Error != "" || row.DeploymentID != d.ID {
+		t.Errorf("%+v", row)
+	}
+	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+		t.Errorf("%d deployments: it was built anew", n)
+	}
+}
+
+// TestTheMachineOfAWakeFails: it was restored, so it is restored once more and not built.
+func TestTheMachineOfAWakeFails(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, d := r.asleep()
+	r.guests.set(func(g *guests) { g.port = 4711 })
+	done := make(chan error, 1)
+	go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
+	var box *record.Sandbox
+	r.await("the start in its sandbox", func() bool {
+		for _, box = range raftstore.All(r.Leader().Store.View(), record.Sandboxes) {
+			if r.guests.at(box.ID).starts > 0 && box.FromSnapshot != "" {
+				return true
+			}
+		}
+		return false
+	})
+	r.guests.set(func(g *guests) { g.port = 0 })
+	r.host(box.ID).Become(box.ID, hostapi.StatusFailed)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	row := r.row(a.ID)
+	if row.DeploymentID != d.ID || row.Instances[0].SandboxID == box.ID {
+		t.Errorf("%+v", row)
+	}
+	if n := len(raftstore.All(r.Leader().Store.View(), record.Deployments)); n != 1 {
+		t.Errorf("%d deployments: it was built anew", n)
 	}
 }
 
@@ -206,29 +247,13 @@ func TestArtifactGone(t *testing.T) {
 		"row": func(r *rig, snapshot string) {
 			r.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.Snapshots, snapshot); return nil })
 		},
-		"answer": func(r *rig, _ string) {
-			r.guests.set(func(g *guests) { g.port = 4711 }) // the restored app listens elsewhere
-			r.await("the end of the restore", func() bool {
-				_, ok := find(r, "wake")
-				return ok
-			})
-			r.guests.set(func(g *guests) { g.port = 0 })
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 1, 1, nil)
 			a, d := r.asleep()
-			done := make(chan error, 1)
-			if name == "answer" {
-				r.guests.set(func(g *guests) { g.port = 4711 })
-				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
-				lose(r, "")
-			} else {
-				lose(r, r.deployment(d.ID).SnapshotID)
-				go func() { done <- r.LeaderNode().Apps.Awake(context.Background(), a.ID) }()
-			}
-			if err := <-done; err != nil {
+			lose(r, r.deployment(d.ID).SnapshotID)
+			if err := r.apps().Awake(t.Context(), a.ID); err != nil {
 				t.Fatal(err)
 			}
 			now := r.deployment(r.row(a.ID).DeploymentID)
@@ -490,6 +515,51 @@ func TestRecalled(t *testing.T) {
 	if row := r.row(a.ID); row.Status != record.AppRunning || len(row.Draining) != 0 || row.Instances[0].SandboxID != box {
 		t.Errorf("%+v", row)
 	}
+}
+
+// TestToldToEnd: the program of an instance that has drained is told to end before its
+// sandbox is deleted, and never serves again, also if it takes its time.
+func TestToldToEnd(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	ending := make(chan struct{})
+	r.guests.set(func(g *guests) { g.ending = ending })
+	a, _ := r.live(sleepy)
+	old := r.row(a.ID).Instances[0].SandboxID
+	r.becomes(a.ID, record.AppHibernated)
+	told := func() (boxes []string) {
+		r.guests.mu.Lock()
+		defer r.guests.mu.Unlock()
+		return slices.Clone(r.guests.ended)
+	}
+	r.await("the word to its program", func() bool { return len(told()) > 0 })
+	if err := r.apps().Awake(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	if row := r.row(a.ID); row.Instances[0].SandboxID == old || len(row.Draining) != 1 {
+		t.Errorf("%+v", row)
+	}
+	if _, ok := r.Sandbox(old); !ok {
+		t.Error("its sandbox was deleted while its program was ending")
+	}
+	r.edit(a.ID, func(a *record.App) { a.AutoHibernate = false })
+	close(ending)
+	r.settled(1)
+	if got := told(); len(got) != 1 || got[0] != old {
+		t.Errorf("told to end: %q, not %s", got, old)
+	}
+}
+
+// TestEndedWithoutAnAnswer: a guest that does not answer loses its sandbox all the same.
+func TestEndedWithoutAnAnswer(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live(sleepy)
+	r.guests.set(func(g *guests) { g.down = true })
+	r.becomes(a.ID, record.AppHibernated)
+	r.settled(0)
 }
 
 // TestNotRecalled: an instance that was started with former variables is not the next wake.

@@ -230,7 +230,7 @@ func TestAppRoutes(t *testing.T) {
 	if p := f.patched; !p.Port.Set || p.Port.Value != nil || *p.StartCommand.Value != "x" || (*p.Env.Value)["B"] != "c" || p.Name.Set {
 		t.Errorf("%+v", p)
 	}
-	if f.deployed.GitRef != "v1" || f.rolledBack.DeploymentID != "dep-0" || !f.variable.Secret || f.variable.Scope != "s" || !f.imported.Secret || strings.Join(f.keys, " ") != "A_1 A_2" {
+	if f.deployed.GitRef != "v1" || f.rolledBack.DeploymentID != "dep-0" || !*f.variable.Secret || *f.variable.Scope != "s" || !*f.imported.Secret || f.imported.Scope != nil || strings.Join(f.keys, " ") != "A_1 A_2" {
 		t.Errorf("%+v", f)
 	}
 	for _, target := range []string{"/v1/apps", one + "/deploys", one + "/rollback"} {

@@ -22,8 +22,9 @@ func appEnvRoutes() []route {
 		}},
 		{put, "/v1/apps/:id/env/:key", workspace, ofApp((*API).putVariable), operation{
 			id: "putAppEnv", tag: "Apps", summary: "Set an environment variable of an app",
-			detail: "Deployments from now on have it. A secret one is masked when it is read, and left out of the logs of builds.",
-			body:   api.PutAppVariable{Value: "sk_live_4242", Secret: true, Scope: "production"}, status: 200, answer: exampleSecret,
+			detail: "Deployments from now on have it. A secret one is masked when it is read, and left out of the logs of builds. " +
+				"Without `secret` and `scope`, one that exists keeps its own.",
+			body: api.PutAppVariable{Value: "sk_live_4242", Secret: new(true), Scope: new("production")}, status: 200, answer: exampleSecret,
 			failures: []apierror.Error{
 				badKey, {Code: apierror.EInvalid, Message: errNoValue.Message}, {Code: apierror.EInvalid, Message: "invalid value", Detail: "it is longer than 65536 bytes"},
 				badScope, tooMany, tooLarge,

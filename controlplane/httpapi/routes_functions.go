@@ -134,7 +134,7 @@ func functionRoutes() []route {
 		{put, "/v1/functions/:id/env/:key", workspace, ofFunction((*API).putVariable), operation{
 			id: "putFunctionEnv", tag: "Functions", summary: "Set an environment variable of a function",
 			detail: "The next deployment or wake has it. A secret one is masked when it is read, and in logs.",
-			body:   api.PutAppVariable{Value: "sk_live_4242", Secret: true}, status: 200, answer: exampleVariable,
+			body:   api.PutAppVariable{Value: "sk_live_4242", Secret: new(true)}, status: 200, answer: exampleVariable,
 			failures: []apierror.Error{{Code: apierror.EInvalid, Message: errNoValue.Message}},
 		}},
 		{del, "/v1/functions/:id/env/:key", workspace, ofFunction((*API).deleteVariable), operation{

@@ -23,8 +23,11 @@ const (
 	PathBuildStop = "/v1/build/stop" // POST {} → Status; ends a build as failed
 	PathRun       = "/v1/run"        // PUT Run → Status; the same ID again changes nothing
 	PathRunLog    = "/v1/run/log"    // GET ?from=<offset>&tail=<lines>&follow=true → what the app wrote
-	PathRunStop   = "/v1/run/stop"   // POST {} → Status; ends the app's processes
+	PathRunStop   = "/v1/run/stop"   // POST {} → Status; ends the app's processes, see StopGrace
 )
+
+// StopGrace is how long an app may take to end after SIGTERM. Then it is killed.
+const StopGrace = 10 * time.Second
 
 // User is whom the tenant's commands run as: no root, and not guestapp.
 const User = "app"

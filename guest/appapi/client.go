@@ -102,7 +102,7 @@ func (c *Client) Run(ctx context.Context, r Run) (Status, error) {
 	return c.status(ctx, http.MethodPut, PathRun, r)
 }
 
-// StopRun ends the app's processes.
+// StopRun ends the app's processes, within StopGrace.
 func (c *Client) StopRun(ctx context.Context) (Status, error) {
 	return c.status(ctx, http.MethodPost, PathRunStop, struct{}{})
 }

@@ -236,6 +236,9 @@ func (p *Process) Resize(size guestapi.TTY) error {
 	return setSize(p.stdout, size)
 }
 
+// PID is the id of the command's process, and of its process group.
+func (p *Process) PID() int { return p.pid }
+
 // Signal signals the process group; with a terminal, the one in its foreground.
 func (p *Process) Signal(sig syscall.Signal) error {
 	p.mu.Lock()

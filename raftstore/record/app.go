@@ -100,6 +100,8 @@ type AppInstance struct {
 	Port int `json:"port"`
 	// EnvRevision is the app's, of the environment that it was started with.
 	EnvRevision uint64 `json:"env_revision,omitempty"`
+	// Ending says that its program may have been told to end: it serves nobody again.
+	Ending bool `json:"ending,omitempty"`
 }
 
 // AppUpload is a source that was uploaded, what a build has kept, or what a function has

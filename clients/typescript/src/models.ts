@@ -1034,7 +1034,10 @@ export interface Health {
   status: string;
 }
 
-/** ImportAppEnv is the body of POST /v1/apps/{id}/env/import. */
+/**
+ * ImportAppEnv is the body of POST /v1/apps/{id}/env/import. secret and scope are as in
+ * PutAppVariable, for all of its variables.
+ */
 export interface ImportAppEnv {
   /** the text of a .env file */
   dotenv: string;
@@ -1322,7 +1325,10 @@ export interface Promoted {
   promoted: Sandbox;
 }
 
-/** PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}. */
+/**
+ * PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}. Without secret and scope a variable
+ * that exists keeps its own, and a new one has none.
+ */
 export interface PutAppVariable {
   value: string;
   /** "production" keeps it out of previews */

@@ -1731,7 +1731,8 @@ export function promote(id: string, body: m.Promote): Call<m.Promoted> {
 
 /**
  * Set an environment variable of an app. Deployments from now on have it. A secret one is masked
- * when it is read, and left out of the logs of builds.
+ * when it is read, and left out of the logs of builds. Without `secret` and `scope`, one that
+ * exists keeps its own.
  */
 export function putAppEnv(id: string, key: string, body: m.PutAppVariable): Call<m.AppVariable> {
   return {

@@ -209,7 +209,7 @@ func (a *Agent) startBuild(in appapi.Build) error {
 			return fmt.Errorf("%w: no source was put", errInvalid)
 		}
 	}
-	a.stopApp()
+	a.stopApp((*run.App).Stop)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cancel != nil {
@@ -365,8 +365,8 @@ func (a *Agent) command() (command.Command, error) {
 	return c, nil
 }
 
-// stopApp ends the app's processes.
-func (a *Agent) stopApp() {
+// stopApp ends the app's processes, as end does it.
+func (a *Agent) stopApp(end func(*run.App)) {
 	a.starting.Lock()
 	defer a.starting.Unlock()
 	a.mu.Lock()
@@ -379,6 +379,6 @@ func (a *Agent) stopApp() {
 	}
 	a.mu.Unlock()
 	if app != nil {
-		app.Stop()
+		end(app)
 	}
 }

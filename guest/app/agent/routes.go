@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-cloud/berth/atomicfile"
 	"github.com/berth-cloud/berth/guest/app/applog"
+	"github.com/berth-cloud/berth/guest/app/run"
 	"github.com/berth-cloud/berth/guest/appapi"
 )
 
@@ -168,7 +170,9 @@ func (a *Agent) putRun(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *Agent) postRunStop(w http.ResponseWriter, r *http.Request) error {
-	a.stopApp()
+	ctx, cancel := context.WithTimeout(r.Context(), appapi.StopGrace)
+	defer cancel()
+	a.stopApp(func(app *run.App) { app.End(ctx) })
 	return a.getStatus(w, r)
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/proc"
@@ -98,6 +99,26 @@ func (p *Running) Wait(ctx context.Context, stdout, stderr io.Writer) Ended {
 	}
 	return e
 }
+
+// Terminate asks the command and what it started to end, by SIGTERM to its process group.
+func (p *Running) Terminate() { _ = p.process.Signal(syscall.SIGTERM) } // it may have ended
+
+// AwaitRest waits, after the command's end, for the end of what else is in its process
+// group, or of ctx.
+func (p *Running) AwaitRest(ctx context.Context) {
+	tick := time.NewTicker(restPause)
+	defer tick.Stop()
+	for inGroup(p.process.PID()) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// restPause is between two looks at a process group.
+const restPause = 50 * time.Millisecond
 
 // Run starts a command and waits for its end.
 func (r *Runner) Run(ctx context.Context, c Command, stdout, stderr io.Writer) (Ended, error) {

@@ -1,10 +1,12 @@
 package command
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -62,14 +64,38 @@ func processes(uid int) ([]int, error) {
 
 // ended reports whether a process only waits to be reaped.
 func ended(pid int) bool {
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	state, _, err := stat(pid)
 	if err != nil {
 		return errors.Is(err, syscall.ESRCH) || errors.Is(err, os.ErrNotExist)
 	}
-	// pid (name) state …; the name may have any character.
-	for i := len(raw) - 1; i > 0; i-- {
-		if raw[i] == ')' {
-			return i+2 < len(raw) && (raw[i+2] == 'Z' || raw[i+2] == 'X')
+	return state == "Z" || state == "X"
+}
+
+// stat returns the state and the process group of a process.
+func stat(pid int) (state string, group int, err error) {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return "", 0, err
+	}
+	// pid (name) state parent group …; the name may have any character.
+	f := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	if len(f) < 3 {
+		return "", 0, nil
+	}
+	group, err = strconv.Atoi(f[2])
+	return f[0], group, err
+}
+
+// inGroup reports whether a process of a group runs.
+func inGroup(group int) bool {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if state, of, err := stat(pid); err == nil && of == group && state != "Z" && state != "X" {
+			return true
 		}
 	}
 	return false

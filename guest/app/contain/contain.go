@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"syscall"
 
 	"github.com/berth-cloud/berth/atomicfile"
@@ -71,6 +72,7 @@ const lifeline = 3
 
 // Outside runs the Spec in a file, to its end, and returns its exit code.
 func Outside(file, as string) (int, error) {
+	passOverTerm()
 	f, err := os.Open(file)
 	if err != nil {
 		return 0, err
@@ -115,6 +117,11 @@ func Outside(file, as string) (int, error) {
 	}
 	return 0, err
 }
+
+// passOverTerm lets this program live as long as its command, which is asked to end by a
+// SIGTERM to all of the process group. The signal is not ignored: the command would inherit
+// that.
+func passOverTerm() { signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM) }
 
 func mapping(id uint32) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(id), Size: 1}, {ContainerID: 1, HostID: firstID + 1, Size: maxID}}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,6 +130,36 @@ func TestAllEndsTogether(t *testing.T) {
 		t.Errorf("%s", ended)
 	}
 }
+
+// A command that is asked to end has its time for it, whoever it runs as.
+func TestACommandIsAskedToEnd(t *testing.T) {
+	tier.Root(t)
+	for _, user := range []string{"", "12:34"} {
+		script := `trap 'sleep 0.3; exit 42' TERM; echo ready; while :; do sleep 0.01; done`
+		c, err := Command(executable(t), filepath.Join(t.TempDir(), "spec"), "nobody", Spec{Argv: []string{"/bin/sh", "-c", script}, User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := (&command.Runner{}).Start(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := make(chan struct{})
+		ended := make(chan command.Ended, 1)
+		go func() {
+			ended <- p.Wait(t.Context(), writer(func([]byte) { close(ready) }), io.Discard)
+		}()
+		<-ready
+		p.Terminate()
+		if e := <-ended; e.Code != 42 {
+			t.Errorf("user %q: %s", user, e)
+		}
+	}
+}
+
+type writer func(p []byte)
+
+func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
 func TestUsersThatOnlyContainedCommandsHave(t *testing.T) {
 	for uid, want := range map[uint32]bool{0: false, 1000: false, firstID: false, firstID + 1: true, firstID + maxID: true, firstID + maxID + 1: false} {

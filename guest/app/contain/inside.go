@@ -28,6 +28,7 @@ const (
 // Inside is the first process in the namespaces. It returns the command's exit code.
 func Inside() int {
 	syscall.CloseOnExec(lifeline)
+	passOverTerm()
 	f := os.NewFile(lifeline, "lifeline")
 	from := json.NewDecoder(io.LimitReader(f, maxSpec))
 	var s Spec

@@ -49,6 +49,22 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16","react":"19"},"scripts":{"build":"next build","start":"next start"}}`, "pnpm-lock.yaml": ""},
 			want:  appapi.Plan{Framework: "next", InstallCommand: "pnpm install --frozen-lockfile --prod=false", BuildCommand: "pnpm run build", StartCommand: "next start"}, tools: "node,pnpm",
 		},
+		"pnpm 8": {
+			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '6.0'\n"},
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm8",
+		},
+		"pnpm 7": {
+			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: 5.4\n"},
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm7",
+		},
+		"pnpm that is named": {
+			files: map[string]string{"package.json": `{"packageManager":"pnpm@8.6.0","dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '6.0'\n"},
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm8.6.0",
+		},
+		"pnpm of today": {
+			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '9.0'\n"},
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
+		},
 		"next export": {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16"}}`, "next.config.mjs": "export default {\n  output: 'export',\n}"},
 			want:  appapi.Plan{Framework: "next", InstallCommand: "npm install", BuildCommand: "next build", StaticDir: "out"}, tools: "node",
@@ -75,7 +91,7 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"sveltekit auto": {
 			files: map[string]string{"package.json": `{"devDependencies":{"@sveltejs/kit":"2","@sveltejs/adapter-auto":"5"}}`},
-			want:  appapi.Plan{Framework: "sveltekit", InstallCommand: "npm install", BuildCommand: "vite build", StartCommand: "vite preview --host 0.0.0.0 --port $PORT"}, tools: "node",
+			want:  appapi.Plan{Framework: "sveltekit", InstallCommand: "npm install", BuildCommand: "vite build", StartCommand: `node --input-type=module -e "` + vitePreview + `"`}, tools: "node",
 		},
 		"nuxt": {
 			files: map[string]string{"package.json": `{"dependencies":{"nuxt":"4"},"scripts":{"build":"nuxt build"}}`},

@@ -3,6 +3,7 @@ package detect
 import (
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -11,6 +12,8 @@ type manager struct {
 	name string // "npm", "pnpm", "yarn", "bun"
 	lock string // its lock file; "": there is none
 	new  bool   // yarn, of version 2 or later
+	// reads is the version that reads the lock file, if the usual one does not; "": it does.
+	reads string
 }
 
 // locks are the managers by their lock files. Of several, the first counts.
@@ -33,7 +36,11 @@ func (s *source) manager(p packageJSON) manager {
 	for _, dir := range dirs {
 		for _, l := range locks {
 			if isFile(s.repo, path.Join(dir, l.file)) {
-				return manager{name: l.manager, lock: l.file, new: modern || isFile(s.repo, path.Join(dir, ".yarnrc.yml"))}
+				m := manager{name: l.manager, lock: l.file, new: modern || isFile(s.repo, path.Join(dir, ".yarnrc.yml"))}
+				if l.manager == "pnpm" {
+					m.reads = pnpmOf(readFile(s.repo, path.Join(dir, l.file)))
+				}
+				return m
 			}
 		}
 	}
@@ -45,6 +52,17 @@ func (s *source) manager(p packageJSON) manager {
 		return manager{name: "bun"}
 	}
 	return manager{name: "npm"}
+}
+
+var pnpmFormat = regexp.MustCompile(`(?m)^lockfileVersion:\s*['"]?([0-9]+)`)
+
+// pnpmOf returns the version of pnpm that reads a lock file, if it has a format that pnpm
+// has given up since: 9 and later refuse it.
+func pnpmOf(lock string) string {
+	if m := pnpmFormat.FindStringSubmatch(lock); m != nil {
+		return map[string]string{"5": "7", "6": "8"}[m[1]]
+	}
+	return ""
 }
 
 // isWorkspace reports whether a directory's packages are installed together.
@@ -110,4 +128,16 @@ func (m manager) exec(command string) string {
 		return "bun --bun x " + command
 	}
 	return command
+}
+
+// eval is the command that runs a program of one line, which may import packages. The line
+// has no character that is special in a shell's double quotes.
+func (m manager) eval(line string) string {
+	switch m.name {
+	case "yarn":
+		return `yarn node --input-type=module -e "` + line + `"`
+	case "bun":
+		return `bun -e "` + line + `"`
+	}
+	return `node --input-type=module -e "` + line + `"`
 }

@@ -67,6 +67,9 @@ func node(s *source) (Result, bool, error) {
 				t = Tool{Name: m.name, Version: version, From: "package.json"}
 			}
 		}
+		if t.Version == "" && m.reads != "" {
+			t = Tool{Name: m.name, Version: m.reads, From: m.lock}
+		}
 		r.Tools = append(r.Tools, t)
 	}
 	if len(p.Dependencies)+len(p.DevDependencies) > 0 || m.lock != "" || p.Workspaces {
@@ -113,7 +116,7 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 		site(f.static, false)
 	case f.name == "sveltekit" && !p.dependsOn("@sveltejs/adapter-node"):
 		// Its other adapters build for somebody's servers. Vite serves what was built.
-		r.Plan.StartCommand = m.exec("vite preview --host 0.0.0.0 --port $PORT")
+		r.Plan.StartCommand = m.eval(vitePreview)
 	case f.name == "sveltekit", f.name == "nuxt":
 		r.Plan.StartCommand = f.start
 	case len(f.static) > 0 && (f.server == "" || !p.dependsOn(f.server)):
@@ -134,6 +137,11 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 		}
 	}
 }
+
+// vitePreview is "vite preview", which has no flag for what it needs here: since Vite 6.0.9
+// and 5.4.12 it answers 403 at every host name but localhost that the project's
+// configuration does not list.
+const vitePreview = "(await (await import('vite')).preview({ preview: { host: '0.0.0.0', port: Number(process.env.PORT), strictPort: true, allowedHosts: true } })).printUrls()"
 
 var exportSetting = regexp.MustCompile(`(?m)^[^/\n]*\boutput\s*:\s*['"]export['"]`)
 

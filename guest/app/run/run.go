@@ -39,10 +39,12 @@ const (
 
 // App is an app that runs.
 type App struct {
-	cfg  Config
-	stop context.CancelFunc
-	done chan struct{}
-	out  *command.Output
+	cfg   Config
+	asked context.Context // ends when the app is to end by itself
+	ask   context.CancelFunc
+	stop  context.CancelFunc // kills it
+	done  chan struct{}
+	out   *command.Output
 
 	mu     sync.Mutex
 	status appapi.RunStatus
@@ -59,7 +61,8 @@ func Start(cfg Config) *App {
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &App{cfg: cfg, stop: stop, done: make(chan struct{}), out: command.NewOutput(cfg.Log, cfg.Secrets)}
+	asked, ask := context.WithCancel(ctx)
+	a := &App{cfg: cfg, asked: asked, ask: ask, stop: stop, done: make(chan struct{}), out: command.NewOutput(cfg.Log, cfg.Secrets)}
 	a.status = appapi.RunStatus{ID: cfg.ID, State: appapi.StateRunning}
 	go func() {
 		defer close(a.done)
@@ -68,18 +71,29 @@ func Start(cfg Config) *App {
 	return a
 }
 
-// Stop ends the app's processes, and returns when they are gone.
+// Stop kills the app's processes, and returns when they are gone.
 func (a *App) Stop() {
 	a.stop()
 	<-a.done
 }
 
+// End asks the app's processes to end, by SIGTERM, and kills those that are left when ctx
+// ends.
+func (a *App) End(ctx context.Context) {
+	a.ask()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+	}
+	a.Stop()
+}
+
 func (a *App) keep(ctx context.Context) {
 	pause := a.cfg.Pause
-	for ctx.Err() == nil {
+	for a.asked.Err() == nil {
 		began := time.Now()
 		a.once(ctx)
-		if ctx.Err() != nil {
+		if a.asked.Err() != nil {
 			break
 		}
 		if time.Since(began) >= a.cfg.Settled {
@@ -88,7 +102,7 @@ func (a *App) keep(ctx context.Context) {
 		a.say("It is started again in %s.", pause)
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
+		case <-a.asked.Done():
 		}
 		pause = min(2*pause, a.cfg.MaxPause)
 	}
@@ -108,7 +122,11 @@ func (a *App) once(ctx context.Context) {
 		a.say("It could not be started: %v", err)
 		ended.Code = 127
 	} else {
+		stopAsking := context.AfterFunc(a.asked, p.Terminate)
 		ended = p.Wait(ctx, a.out, a.out)
+		if stopAsking(); a.asked.Err() != nil {
+			p.AwaitRest(ctx) // a shell ends before what it has started
+		}
 	}
 	_ = a.out.Flush()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
@@ -116,7 +134,7 @@ func (a *App) once(ctx context.Context) {
 	if err := a.cfg.Runner.EndAll(ending); err != nil {
 		a.say("%v", err)
 	}
-	if ctx.Err() != nil {
+	if a.asked.Err() != nil {
 		return
 	}
 	a.set(func(st *appapi.RunStatus) {

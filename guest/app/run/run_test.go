@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -79,6 +80,33 @@ func TestAnAppIsKilledWhenItIsStopped(t *testing.T) {
 	}
 	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
 		t.Error("it runs on")
+	}
+}
+
+// An app that is asked to end does so in its own time, also one that a shell has started:
+// the shell is gone at once.
+func TestAnAppEndsByItself(t *testing.T) {
+	saved := filepath.Join(t.TempDir(), "saved")
+	a := app(t, `sh -c 'trap "sleep 0.3; echo yes > `+saved+`; exit 0" TERM; echo ready; while :; do sleep 0.01; done'; echo never`)
+	await(t, a, "ready", func(st appapi.RunStatus) bool { return strings.Contains(strings.Join(st.LastLines, "\n"), "ready") })
+	a.End(t.Context())
+	if _, err := os.Stat(saved); err != nil {
+		t.Errorf("it was killed before it had ended: %v", err)
+	}
+	if st := a.Status(); st.State != appapi.StateStopped || st.Starts != 1 || strings.Contains(strings.Join(st.LastLines, "\n"), "never") {
+		t.Errorf("%+v", st)
+	}
+}
+
+// One that does not want to end is killed after its time.
+func TestAnAppThatDoesNotEndIsKilled(t *testing.T) {
+	a := app(t, "trap '' TERM; echo ready; while :; do sleep 0.01; done")
+	await(t, a, "ready", func(st appapi.RunStatus) bool { return strings.Contains(strings.Join(st.LastLines, "\n"), "ready") })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	a.End(ctx)
+	if st := a.Status(); st.State != appapi.StateStopped {
+		t.Errorf("%+v", st)
 	}
 }
 

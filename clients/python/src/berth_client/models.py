@@ -1965,7 +1965,9 @@ class Health:
 
 @dataclass(slots=True, kw_only=True)
 class ImportAppEnv:
-    """ImportAppEnv is the body of POST /v1/apps/{id}/env/import."""
+    """ImportAppEnv is the body of POST /v1/apps/{id}/env/import. secret and scope are as in
+    PutAppVariable, for all of its variables.
+    """
 
     dotenv: str
     """the text of a .env file"""
@@ -2552,7 +2554,9 @@ class Promoted:
 
 @dataclass(slots=True, kw_only=True)
 class PutAppVariable:
-    """PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}."""
+    """PutAppVariable is the body of PUT /v1/apps/{id}/env/{key}. Without secret and scope a
+    variable that exists keeps its own, and a new one has none.
+    """
 
     value: str
     scope: str | None = None

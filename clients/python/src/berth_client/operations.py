@@ -1788,7 +1788,8 @@ def promote(id: str, body: m.Promote) -> Call[m.Promoted]:
 
 def put_app_env(id: str, key: str, body: m.PutAppVariable) -> Call[m.AppVariable]:
     """Set an environment variable of an app. Deployments from now on have it. A secret one is
-    masked when it is read, and left out of the logs of builds.
+    masked when it is read, and left out of the logs of builds. Without `secret` and `scope`,
+    one that exists keeps its own.
     """
     return Call(
         method="PUT",

@@ -145,15 +145,16 @@ class AsyncApp:
         """Lists its variables, with secret values masked."""
         return await self._transport.call(op.list_app_env(self.id))
 
-    async def set_env(self, key: str, value: str, *, secret: bool = False, scope: str | None = None) -> None:
-        """Sets a variable, from the next deployment on."""
+    async def set_env(self, key: str, value: str, *, secret: bool | None = None, scope: str | None = None) -> None:
+        """Sets a variable, from the next deployment on. Without secret and scope, one that
+        exists keeps its own."""
         body = models.PutAppVariable(value=value, secret=secret, scope=scope)
         await self._transport.call(op.put_app_env(self.id, key, body))
 
     async def delete_env(self, key: str) -> None:
         await self._transport.nothing(op.delete_app_env(self.id, key))
 
-    async def import_env(self, dotenv: str, *, secret: bool = False, scope: str | None = None) -> Variables:
+    async def import_env(self, dotenv: str, *, secret: bool | None = None, scope: str | None = None) -> Variables:
         """Sets the variables of a .env file, and returns all."""
         body = models.ImportAppEnv(dotenv=dotenv, secret=secret, scope=scope)
         return await self._transport.call(op.import_app_env(self.id, body))

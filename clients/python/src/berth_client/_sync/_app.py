@@ -146,15 +146,16 @@ class App:
         """Lists its variables, with secret values masked."""
         return self._transport.call(op.list_app_env(self.id))
 
-    def set_env(self, key: str, value: str, *, secret: bool = False, scope: str | None = None) -> None:
-        """Sets a variable, from the next deployment on."""
+    def set_env(self, key: str, value: str, *, secret: bool | None = None, scope: str | None = None) -> None:
+        """Sets a variable, from the next deployment on. Without secret and scope, one that
+        exists keeps its own."""
         body = models.PutAppVariable(value=value, secret=secret, scope=scope)
         self._transport.call(op.put_app_env(self.id, key, body))
 
     def delete_env(self, key: str) -> None:
         self._transport.nothing(op.delete_app_env(self.id, key))
 
-    def import_env(self, dotenv: str, *, secret: bool = False, scope: str | None = None) -> Variables:
+    def import_env(self, dotenv: str, *, secret: bool | None = None, scope: str | None = None) -> Variables:
         """Sets the variables of a .env file, and returns all."""
         body = models.ImportAppEnv(dotenv=dotenv, secret=secret, scope=scope)
         return self._transport.call(op.import_app_env(self.id, body))
