@@ -312,6 +312,9 @@ func (c *Config) jwt() (authn.JWTConfig, error) {
 	if err != nil {
 		return authn.JWTConfig{}, fmt.Errorf("BERTH_OIDC_ISSUERS: %w", err)
 	}
+	if c.JWKSURL != "" && c.JWTAudience == "" {
+		return authn.JWTConfig{}, errors.New("BERTH_JWT_JWKS_URL is set without BERTH_JWT_AUDIENCE: set the audience that the issuer's tokens for Berth have; without one, tokens that it issues for others were accepted, too")
+	}
 	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience, Issuers: issuers}, nil
 }
 

@@ -62,13 +62,14 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"no interval", func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		{"a weak admin token", func(c *Config) { c.AdminToken = "secret" }, "BERTH_ADMIN_TOKEN"},
 		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "JWT key"},
-		{"keys without an issuer", func(c *Config) { c.JWKSURL = "https://issuer.example/keys" }, "issuer"},
-		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer = "http://issuer.example/keys", "x" }, "https"},
+		{"keys without an issuer", func(c *Config) { c.JWKSURL, c.JWTAudience = "https://issuer.example/keys", "berth" }, "issuer"},
+		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer, c.JWTAudience = "http://issuer.example/keys", "x", "berth" }, "https"},
+		{"keys without an audience", func(c *Config) { c.JWKSURL, c.JWTIssuer = "https://issuer.example/keys", "x" }, "BERTH_JWT_AUDIENCE"},
 		{"an issuer without an audience", func(c *Config) { c.OIDCIssuers = []string{"https://login.example.com"} }, "BERTH_OIDC_ISSUERS"},
 		{"an issuer in plaintext", func(c *Config) { c.OIDCIssuers = []string{"http://login.example.com=berth"} }, "https"},
 		{"an issuer of two kinds", func(c *Config) {
 			c.OIDCIssuers = []string{"https://login.example.com=berth"}
-			c.JWKSURL, c.JWTIssuer = "https://login.example.com/keys", "https://login.example.com"
+			c.JWKSURL, c.JWTIssuer, c.JWTAudience = "https://login.example.com/keys", "https://login.example.com", "berth"
 		}, "twice"},
 		{"subscriptions asked for all the time", func(c *Config) { c.BillingSync = time.Second }, "BERTH_BILLING_SYNC"},
 		{"a short pause between webhooks", func(c *Config) { c.WebhookDelays = []time.Duration{time.Minute, time.Millisecond} }, "BERTH_WEBHOOK_DELAYS"},
