@@ -18,6 +18,7 @@ type Apps struct {
 	DeployBudget *time.Duration `env:"BERTH_DEPLOY_BUDGET" envDefault:"12m"` // of a deployment, from the start of its build
 	AppSweep     *time.Duration `env:"BERTH_APP_SWEEP" envDefault:"30s"`     // between two looks for idle apps
 	AppMinIdle   *time.Duration `env:"BERTH_APP_MIN_IDLE" envDefault:"60s"`  // the least idle_timeout_seconds
+	AppIdle      *time.Duration `env:"BERTH_APP_IDLE" envDefault:"15m"`      // idle_timeout_seconds of an app that sets none
 	AppDrain     *time.Duration `env:"BERTH_APP_DRAIN" envDefault:"5m"`      // how long open requests of a replaced instance may take
 
 	AppHealth *time.Duration `env:"BERTH_APP_HEALTH" envDefault:"1m"` // how long an app that was started may take to answer
@@ -37,7 +38,7 @@ type Apps struct {
 func (c *Apps) validate() error {
 	for name, d := range map[string]*time.Duration{
 		"BERTH_DEPLOY_BUDGET": c.DeployBudget, "BERTH_APP_SWEEP": c.AppSweep, "BERTH_APP_MIN_IDLE": c.AppMinIdle, "BERTH_APP_DRAIN": c.AppDrain,
-		"BERTH_FUNCTION_IDLE": c.FunctionIdle, "BERTH_APP_HEALTH": c.AppHealth,
+		"BERTH_FUNCTION_IDLE": c.FunctionIdle, "BERTH_APP_IDLE": c.AppIdle, "BERTH_APP_HEALTH": c.AppHealth,
 	} {
 		if d != nil && *d < time.Second {
 			return fmt.Errorf("%s is %s, want at least 1s", name, *d)
@@ -48,6 +49,10 @@ func (c *Apps) validate() error {
 		return fmt.Errorf("BERTH_APP_MIN_IDLE is %s, want whole seconds", *c.AppMinIdle)
 	case core.OrZero(c.AppMinIdle) > 24*time.Hour:
 		return fmt.Errorf("BERTH_APP_MIN_IDLE is %s, want at most 24h", *c.AppMinIdle)
+	case core.OrZero(c.AppIdle)%time.Second != 0:
+		return fmt.Errorf("BERTH_APP_IDLE is %s, want whole seconds", *c.AppIdle)
+	case core.OrZero(c.AppIdle) > app.MaxIdle:
+		return fmt.Errorf("BERTH_APP_IDLE is %s, want at most %s", *c.AppIdle, app.MaxIdle)
 	case core.OrZero(c.AppCacheMB) < 0 || core.OrZero(c.AppCacheMB) > 1024:
 		return fmt.Errorf("BERTH_APP_CACHE_MB is %d, want 0 to 1024", *c.AppCacheMB)
 	case core.OrZero(c.AppMaxPerWorkspace) < 0:
@@ -65,7 +70,7 @@ func (s *Server) newApps(c *core.Core, sandboxes *sandbox.Sandboxes, templates *
 	a := s.cfg.Apps
 	return joinApps(c, app.Config{
 		Sandboxes: sandboxes, Templates: templates, Databases: databases, URL: s.cfg.appURL(), Budget: core.OrZero(a.DeployBudget), Sweep: core.OrZero(a.AppSweep),
-		MinIdle: a.AppMinIdle, Drain: core.OrZero(a.AppDrain), FunctionIdle: a.FunctionIdle, MaxPerWorkspace: a.AppMaxPerWorkspace, AllowHTTP: a.GitAllowHTTP,
+		MinIdle: a.AppMinIdle, Idle: a.AppIdle, Drain: core.OrZero(a.AppDrain), FunctionIdle: a.FunctionIdle, MaxPerWorkspace: a.AppMaxPerWorkspace, AllowHTTP: a.GitAllowHTTP,
 		CacheMB: a.AppCacheMB, Health: core.OrZero(a.AppHealth),
 	}, gitHosts)
 }

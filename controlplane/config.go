@@ -4,6 +4,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,8 +16,10 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/pki"
+	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/sdnotify"
 )
@@ -100,6 +103,12 @@ type Config struct {
 
 	// VolumeQuotaMB is the total size of a workspace's volumes.
 	VolumeQuotaMB int `env:"BERTH_VOLUME_QUOTA_MB" envDefault:"102400"`
+	// VolumeSizeMB is the size of a volume that names none, and VolumeMaxMB the most that
+	// one may name; 0: the default. The specification's ceiling is the highest.
+	VolumeSizeMB int `env:"BERTH_VOLUME_SIZE_MB" envDefault:"256"`
+	VolumeMaxMB  int `env:"BERTH_VOLUME_MAX_MB" envDefault:"65536"`
+	// ForkMax is the most children of one fork; 0: the default.
+	ForkMax int `env:"BERTH_FORK_MAX" envDefault:"16"`
 
 	// Tiers is a file with the tiers of workspaces; DefaultTier the tier of those that
 	// have none of their own. docs/limits.md explains both.
@@ -199,8 +208,11 @@ func (c *Config) load() (replica, error) {
 	if c.EventRetention != 0 && c.EventRetention < time.Hour {
 		return replica{}, fmt.Errorf("BERTH_EVENT_RETENTION is %s, want at least 1h", c.EventRetention)
 	}
-	if c.VolumeQuotaMB < 0 {
-		return replica{}, fmt.Errorf("BERTH_VOLUME_QUOTA_MB is %d, want at least 0", c.VolumeQuotaMB)
+	if err := c.checkVolumes(); err != nil {
+		return replica{}, err
+	}
+	if c.ForkMax < 0 || c.ForkMax > fork.MaxFork {
+		return replica{}, fmt.Errorf("BERTH_FORK_MAX is %d, want 1 to %d", c.ForkMax, fork.MaxFork)
 	}
 	if err := errors.Join(c.Databases.validate(), c.Apps.validate(), c.Billing.validate(), c.Audit.validate(), c.checkWebhooks(), c.checkGitHosts()); err != nil {
 		return replica{}, err
@@ -222,6 +234,19 @@ const (
 	maxWebhookTimeout   = time.Minute
 	maxWebhookEndpoints = 1000
 )
+
+func (c *Config) checkVolumes() error {
+	most := cmp.Or(c.VolumeMaxMB, volume.MaxMB)
+	switch {
+	case c.VolumeQuotaMB < 0:
+		return fmt.Errorf("BERTH_VOLUME_QUOTA_MB is %d, want at least 0", c.VolumeQuotaMB)
+	case most < volume.MinMB || most > volume.MaxMB:
+		return fmt.Errorf("BERTH_VOLUME_MAX_MB is %d, want %d to %d", most, volume.MinMB, volume.MaxMB)
+	case c.VolumeSizeMB != 0 && c.VolumeSizeMB < volume.MinMB, c.VolumeSizeMB > volume.MaxMB:
+		return fmt.Errorf("BERTH_VOLUME_SIZE_MB is %d, want %d to %d", c.VolumeSizeMB, volume.MinMB, volume.MaxMB)
+	}
+	return nil
+}
 
 func (c *Config) checkWebhooks() error {
 	if n := len(c.WebhookDelays); n > maxWebhookDelays {
@@ -311,6 +336,9 @@ func (c *Config) jwt() (authn.JWTConfig, error) {
 	issuers, err := authn.ParseIssuers(c.OIDCIssuers)
 	if err != nil {
 		return authn.JWTConfig{}, fmt.Errorf("BERTH_OIDC_ISSUERS: %w", err)
+	}
+	if c.JWKSURL != "" && c.JWTAudience == "" {
+		return authn.JWTConfig{}, errors.New("BERTH_JWT_JWKS_URL is set without BERTH_JWT_AUDIENCE: set the audience that the issuer's tokens for Berth have; without one, tokens that it issues for others were accepted, too")
 	}
 	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience, Issuers: issuers}, nil
 }

@@ -62,15 +62,24 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"no interval", func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		{"a weak admin token", func(c *Config) { c.AdminToken = "secret" }, "BERTH_ADMIN_TOKEN"},
 		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "JWT key"},
-		{"keys without an issuer", func(c *Config) { c.JWKSURL = "https://issuer.example/keys" }, "issuer"},
-		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer = "http://issuer.example/keys", "x" }, "https"},
+		{"keys without an issuer", func(c *Config) { c.JWKSURL, c.JWTAudience = "https://issuer.example/keys", "berth" }, "issuer"},
+		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer, c.JWTAudience = "http://issuer.example/keys", "x", "berth" }, "https"},
+		{"keys without an audience", func(c *Config) { c.JWKSURL, c.JWTIssuer = "https://issuer.example/keys", "x" }, "BERTH_JWT_AUDIENCE"},
 		{"an issuer without an audience", func(c *Config) { c.OIDCIssuers = []string{"https://login.example.com"} }, "BERTH_OIDC_ISSUERS"},
 		{"an issuer in plaintext", func(c *Config) { c.OIDCIssuers = []string{"http://login.example.com=berth"} }, "https"},
 		{"an issuer of two kinds", func(c *Config) {
 			c.OIDCIssuers = []string{"https://login.example.com=berth"}
-			c.JWKSURL, c.JWTIssuer = "https://login.example.com/keys", "https://login.example.com"
+			c.JWKSURL, c.JWTIssuer, c.JWTAudience = "https://login.example.com/keys", "https://login.example.com", "berth"
 		}, "twice"},
 		{"subscriptions asked for all the time", func(c *Config) { c.BillingSync = time.Second }, "BERTH_BILLING_SYNC"},
+		{"volumes above the ceiling", func(c *Config) { c.VolumeMaxMB = 65537 }, "BERTH_VOLUME_MAX_MB"},
+		{"volumes too small for a file system", func(c *Config) { c.VolumeMaxMB = 15 }, "BERTH_VOLUME_MAX_MB"},
+		{"a default volume too small for one", func(c *Config) { c.VolumeSizeMB = 1 }, "BERTH_VOLUME_SIZE_MB"},
+		{"more children than can be forked", func(c *Config) { c.ForkMax = 17 }, "BERTH_FORK_MAX"},
+		{"fewer children than none", func(c *Config) { c.ForkMax = -1 }, "BERTH_FORK_MAX"},
+		{"an app that sleeps at once", func(c *Config) { c.AppIdle = new(time.Millisecond) }, "BERTH_APP_IDLE"},
+		{"an app that hardly ever sleeps", func(c *Config) { c.AppIdle = new(8 * 24 * time.Hour) }, "BERTH_APP_IDLE"},
+		{"an idle time in parts of a second", func(c *Config) { c.AppIdle = new(1500 * time.Millisecond) }, "BERTH_APP_IDLE"},
 		{"a short pause between webhooks", func(c *Config) { c.WebhookDelays = []time.Duration{time.Minute, time.Millisecond} }, "BERTH_WEBHOOK_DELAYS"},
 		{"a warning beyond the credit", func(c *Config) { c.WarnPercent = 101 }, "BERTH_CREDIT_WARNING"},
 		{"a short wait for webhooks", func(c *Config) { c.WebhookTimeout = time.Millisecond }, "BERTH_WEBHOOK_TIMEOUT"},

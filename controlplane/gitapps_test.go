@@ -82,7 +82,14 @@ func (r *gitRig) connect(account string, repos ...string) *fakegithub.Installati
 	}
 	// GitHub tells the time in whole seconds.
 	i := r.github.Install(fakegithub.Installation{Account: account, Org: true, Repos: repos, CreatedAt: time.Now().Add(time.Second)})
-	if _, err := r.hosts.Callback(r.t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: u.Query().Get("state"), SetupAction: "install"}); err != nil {
+	in := githost.Callback{InstallationID: fmt.Sprint(i.ID), State: u.Query().Get("state"), SetupAction: "install"}
+	_, err = r.hosts.Callback(r.t.Context(), in)
+	asked, ok := githost.Asks(err)
+	if !ok {
+		r.t.Fatal(err)
+	}
+	in.Confirm = asked.Confirm
+	if _, err := r.hosts.Callback(r.t.Context(), in); err != nil {
 		r.t.Fatal(err)
 	}
 	return i

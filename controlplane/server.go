@@ -411,13 +411,13 @@ func (s *Server) assemble() error {
 		DeleteWait: s.cfg.HostLease + 10*time.Second,
 	})
 	templates := template.New(c, template.Config{})
-	volumes := volume.New(c, s.cfg.VolumeQuotaMB)
+	volumes := volume.New(c, volume.Config{QuotaMB: s.cfg.VolumeQuotaMB, DefaultMB: s.cfg.VolumeSizeMB, MaxMB: s.cfg.VolumeMaxMB})
 	sandboxes := sandbox.New(c, sandbox.Config{
 		History:   s.events,
 		Templates: templates, PreviewURL: s.cfg.previewURL(), PreviewTokens: s.previewTokens(), Observe: s.metrics.observeCreate,
 	})
 	snapshots := snapshot.New(c, snapshot.Config{Sandboxes: sandboxes, Claims: []snapshot.Claim{fork.Claim, {Capture: sandbox.MoveNeeds, Stored: sandbox.MoveStored}, {Stored: templates.Flows.Stored}}})
-	forks := fork.New(c, sandboxes)
+	forks := fork.New(c, sandboxes, s.cfg.ForkMax)
 	dbConfig := s.cfg.databases()
 	dbConfig.Sandboxes, dbConfig.Templates = sandboxes, templates
 	databases := database.New(c, dbConfig)

@@ -114,6 +114,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_DEPLOY_BUDGET       how long a deployment may take, from the start of its build (default 12m)
   BERTH_APP_SWEEP           time between two looks for idle apps (default 30s)
   BERTH_APP_MIN_IDLE        the least that an app's idle_timeout_seconds may be (default 60s)
+  BERTH_APP_IDLE            idle_timeout_seconds of an app that sets none, up to 168h (default 15m)
   BERTH_APP_HEALTH          how long an app that was started may take to answer (default 1m)
   BERTH_APP_DRAIN           how long open requests to a replaced instance of an app may take (default 5m)
   BERTH_APP_MAX_PER_WORKSPACE
@@ -177,6 +178,9 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_STRIPE_KEY          key of the provider of payments (default: none)
   BERTH_STRIPE_URL          its address (default https://api.stripe.com)
   BERTH_VOLUME_QUOTA_MB     total size of a workspace's volumes (default 102400)
+  BERTH_VOLUME_SIZE_MB      size of a volume that is created without one (default 256)
+  BERTH_VOLUME_MAX_MB       size of a volume at most, 16 to 65536 (default 65536)
+  BERTH_FORK_MAX            children of one fork at most, 1 to 16 (default 16)
   BERTH_LOG_LEVEL           debug, info, warn or error (default info)
   BERTH_LOG_FORMAT          text or json (default text)
 

@@ -44,6 +44,7 @@ type Config struct {
 	Budget          time.Duration  // limit of a deployment, from the start of its build; default 12 minutes
 	Sweep           time.Duration  // interval between two checks for idle apps; default 30 s
 	MinIdle         *time.Duration // smallest allowed idle_timeout_seconds; default a minute
+	Idle            *time.Duration // idle_timeout_seconds of an app that sets none; default 15 minutes, and never less than MinIdle
 	Drain           time.Duration  // how long an instance may drain; default 5 minutes
 	FunctionIdle    *time.Duration // how long a function stays awake without a request; default a minute
 	MaxPerWorkspace *int           // maximum number of apps, and of functions; default 100
@@ -71,6 +72,7 @@ func (c *Config) defaults() {
 	c.Budget = cmp.Or(c.Budget, 12*time.Minute)
 	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
 	c.MinIdle = cmp.Or(c.MinIdle, new(time.Minute))
+	c.Idle = cmp.Or(c.Idle, new(15*time.Minute))
 	c.Drain = cmp.Or(c.Drain, 5*time.Minute)
 	c.FunctionIdle = cmp.Or(c.FunctionIdle, new(time.Minute))
 	c.MaxPerWorkspace = cmp.Or(c.MaxPerWorkspace, new(100))

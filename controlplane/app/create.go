@@ -113,7 +113,7 @@ func (s *Apps) newApp(in api.CreateApp) (*record.App, error) {
 }
 
 // defaultIdle returns the idle_timeout_seconds of an app that sets none.
-func (s *Apps) defaultIdle() int { return max(defaultIdle, s.minIdle()) }
+func (s *Apps) defaultIdle() int { return max(int(*s.cfg.Idle/time.Second), s.minIdle()) }
 
 func (s *Apps) minIdle() int { return int(*s.cfg.MinIdle / time.Second) }
 
@@ -173,8 +173,8 @@ func (s *Apps) check(a *record.App, uploaded bool) error {
 	if least := s.minIdle(); a.IdleTimeoutSeconds < least {
 		return &apierror.Error{Code: apierror.EInvalid, Message: fmt.Sprintf("idle_timeout_seconds must be >= %d", least)}
 	}
-	if a.IdleTimeoutSeconds > maxIdle {
-		return apierror.Invalid("invalid idle_timeout_seconds", "want at most %d", maxIdle)
+	if most := int(MaxIdle / time.Second); a.IdleTimeoutSeconds > most {
+		return apierror.Invalid("invalid idle_timeout_seconds", "want at most %d", most)
 	}
 	return nil
 }

@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/guest/appapi"
@@ -79,6 +81,16 @@ func bigEnv() map[string]string {
 	}
 	env["W"] = ""
 	return env
+}
+
+func TestTheIdleTimeOfAnAppIsASetting(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[time.Duration]int{20 * time.Minute: 1200, 10 * time.Second: 60} {
+		r := newRig(t, 1, 0, nil, func(c *app.Config) { c.Idle, c.MinIdle = &set, new(time.Minute) })
+		if a := r.create(); a.IdleTimeoutSeconds != want {
+			t.Errorf("with %s it is %d, want %d", set, a.IdleTimeoutSeconds, want)
+		}
+	}
 }
 
 func TestCreate(t *testing.T) {

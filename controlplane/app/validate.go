@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -30,13 +31,12 @@ const (
 	maxMemoryMB  = 1_000_000_000
 	maxPort      = 65535
 	maxInstances = 3
-	maxIdle      = 604800 // seconds: a week
 )
 
-const (
-	defaultPort = 3000
-	defaultIdle = 900 // seconds
-)
+// MaxIdle is the largest idle_timeout_seconds: a week.
+const MaxIdle = 7 * 24 * time.Hour
+
+const defaultPort = 3000
 
 var (
 	errNoName   = &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}

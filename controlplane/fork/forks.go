@@ -1,6 +1,7 @@
 package fork
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// MaxFork is the maximum number of children of one call.
+// MaxFork is the maximum number of children of one call. An operator may set a lower one.
 const MaxFork = 16
 
 // Forks contains the use cases of forks.
@@ -28,11 +29,15 @@ type Forks struct {
 	Flows     *Flows
 	core      *core.Core
 	sandboxes *sandbox.Sandboxes
+	most      int
 }
 
-// New returns the use cases.
-func New(c *core.Core, sandboxes *sandbox.Sandboxes) *Forks {
-	return &Forks{Flows: &Flows{Core: c, sandboxes: sandboxes.Flows, StorePause: 10 * time.Second}, core: c, sandboxes: sandboxes}
+// New returns the use cases. most is the maximum number of children of one call; 0 means
+// MaxFork.
+func New(c *core.Core, sandboxes *sandbox.Sandboxes, most int) *Forks {
+	return &Forks{
+		Flows: &Flows{Core: c, sandboxes: sandboxes.Flows, StorePause: 10 * time.Second}, core: c, sandboxes: sandboxes, most: cmp.Or(most, MaxFork),
+	}
 }
 
 // forking is a checked request for a fork.
@@ -45,13 +50,13 @@ type forking struct {
 }
 
 // check sets the number of children, if it is given, and checks it.
-func (f *forking) check(count *int) error {
+func (f *forking) check(count *int, most int) error {
 	if count != nil {
 		f.count = *count
 	}
 	switch {
-	case f.count < 1 || f.count > MaxFork:
-		return &apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
+	case f.count < 1 || f.count > most:
+		return &apierror.Error{Code: apierror.EInvalid, Message: fmt.Sprintf("count must be from 1 to %d", most)}
 	case f.mode == Warm && f.count != 1:
 		return &apierror.Error{Code: apierror.EInvalid, Message: "warm fork requires count 1"}
 	}
@@ -77,7 +82,7 @@ func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork,
 	if in.Mode != nil {
 		f.mode = Mode(*in.Mode)
 	}
-	if err := f.check(in.Count); err != nil {
+	if err := f.check(in.Count, s.most); err != nil {
 		return api.Forked{}, err
 	}
 	return run(ctx, s, c, id, f, func(out forked) api.Forked {
@@ -87,8 +92,8 @@ func (s *Forks) Fork(ctx context.Context, c core.Caller, id string, in api.Fork,
 
 // ForkTree creates children that inherit the disk and memory of a running sandbox.
 func (s *Forks) ForkTree(ctx context.Context, c core.Caller, id string, in api.ForkTree, i core.Idempotency) (api.ForkedTree, error) {
-	f := forking{mode: Tree, count: 2, metadata: json.RawMessage(in.Metadata), route: "fork-tree", key: i}
-	if err := f.check(in.Count); err != nil {
+	f := forking{mode: Tree, count: min(2, s.most), metadata: json.RawMessage(in.Metadata), route: "fork-tree", key: i}
+	if err := f.check(in.Count, s.most); err != nil {
 		return api.ForkedTree{}, err
 	}
 	if err := sandbox.ValidMetadata(in.Metadata); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
@@ -62,6 +63,21 @@ func TestForkRefusesBadInput(t *testing.T) {
 	}
 	if rows := r.Settled(r.H1); len(rows) != 1 {
 		t.Fatalf("%d rows", len(rows))
+	}
+}
+
+// How many children a fork may have is an operator's to lower.
+func TestTheMostChildrenOfAForkAreASetting(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	f := fork.New(r.Node.Core, r.Node.Sandboxes, 1)
+	sb := r.Must(t, api.CreateSandbox{})
+	_, err := f.Fork(t.Context(), testplane.Caller, sb.ID, api.Fork{Count: n(2)}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EInvalid, "count must be from 1 to 1")
+	_, err = f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(2)}, core.Idempotency{})
+	testplane.Want(t, err, apierror.EInvalid, "count must be from 1 to 1")
+	// The default of a tree fits it.
+	if tree, err := f.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{}, core.Idempotency{}); err != nil || len(tree.Children) != 1 {
+		t.Errorf("%+v, %v", tree, err)
 	}
 }
 

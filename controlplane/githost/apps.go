@@ -145,11 +145,14 @@ func (a *recordedApps) PullRequest(ctx context.Context, p PullRequest) error {
 	return failed
 }
 
-// failed adds what is worth another try. What no try cures delays no other app.
+// failed adds what is worth another try, also if it must wait for it. What no try cures
+// delays no other app.
 func (a *recordedApps) failed(ctx context.Context, before error, appID string, err error) error {
 	switch {
 	case err == nil:
 		return before
+	case held(err):
+		return errors.Join(before, fmt.Errorf("app %s: %w: %w", appID, errHeld, err))
 	case final(err):
 		a.g.core.Logger.WarnContext(ctx, "event of a git host had no effect on an app", "app_id", appID, "error", err)
 		return before

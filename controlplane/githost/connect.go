@@ -62,6 +62,7 @@ func (g *GitHosts) appPage() string {
 type Callback struct {
 	InstallationID, State, SetupAction string
 	Code                               string // of OAuth, where the app asks for it
+	Confirm                            string // of the Question that the first call was answered with
 }
 
 // installation is one as GitHub describes it.
@@ -79,7 +80,8 @@ type installation struct {
 	SuspendedAt *time.Time `json:"suspended_at"`
 }
 
-// Callback records an installation for the workspace that its state names. The same call
+// Callback records an installation for the workspace that its state names, once the person
+// with the browser has confirmed that; until then its error has a Question. The same call
 // again has the same answer.
 func (g *GitHosts) Callback(ctx context.Context, in Callback) (api.GitHubInstallation, error) {
 	if g.github == nil {
@@ -109,7 +111,13 @@ func (g *GitHosts) Callback(ctx context.Context, in Callback) (api.GitHubInstall
 	if err != nil {
 		return api.GitHubInstallation{}, err
 	}
-	if err := g.mayConnect(ctx, s, found, in.Code); err != nil {
+	if in.Confirm == "" {
+		if err := g.mayConnect(ctx, s, found, in.Code); err != nil {
+			return api.GitHubInstallation{}, err
+		}
+		return api.GitHubInstallation{}, g.ask(view, s, in.InstallationID, found.Account.Login)
+	}
+	if err := g.checkConfirm(in.Confirm, s, in.InstallationID); err != nil {
 		return api.GitHubInstallation{}, err
 	}
 	row, err := g.record(ctx, s, found)

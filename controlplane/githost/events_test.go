@@ -290,10 +290,46 @@ func TestFailuresOfApps(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	r.apps.breaks(&apierror.Error{Code: apierror.EQuota, Message: "monthly free credit exhausted"})
+	r.apps.breaks(&apierror.Error{Code: apierror.EConflict, Message: "the source of this app is uploaded"})
 	push('5')
 	fails(5)
 	r.settled()
+}
+
+// Of what is pushed while a workspace is suspended, or has spent its credit, the newest
+// commit is deployed when it may deploy again, however long that takes.
+func TestPushesWaitForTheirWorkspace(t *testing.T) {
+	for name, why := range map[string]error{
+		"suspended": core.ErrSuspended, "without credit": &apierror.Error{Code: apierror.EQuota, Message: "free quota exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *githost.Config) { c.Delays = []time.Duration{time.Minute} })
+			i := r.connect(caller, "acme", "shop")
+			r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")
+			r.app("ws", "app-b", r.github.URL+"/acme/shop", "main")
+			failures := 0
+			fail := func() { // once each app
+				t.Helper()
+				failures += 2
+				testcluster.Await(t, fmt.Sprint(failures, " failures"), func() bool { return r.apps.failures() == failures })
+			}
+			r.apps.breaks(why)
+			r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('1'), After: sha('2'), At: r.clock.Now()}))
+			fail()
+			for range 5 {
+				r.clock.add(time.Hour)
+				fail()
+			}
+			r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('2'), After: sha('3'), At: r.clock.Now()}))
+			fail()
+			r.apps.breaks(nil)
+			r.clock.add(time.Hour)
+			r.settled()
+			if got := r.apps.deployed(); len(got) != 2 || got[0].Commit != sha('3') || got[1].Commit != sha('3') || got[0].App == got[1].App {
+				t.Errorf("deployed %+v, want the newest commit in each app", got)
+			}
+		})
+	}
 }
 
 // A leader that dies between the receipt and the deployment leaves it to the next, which

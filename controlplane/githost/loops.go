@@ -3,10 +3,12 @@ package githost
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -78,6 +80,8 @@ func (k *keeper) actOn(ctx context.Context, h *record.GitHead) {
 		row = row.Clone()
 		row.AcceptedIndex = acceptedIndex(row)
 		switch {
+		case errors.Is(err, errHeld):
+			row.NextAttemptAt = k.Clock().Add(heldPause)
 		case err == nil, final(err), row.Tries >= len(k.g.cfg.Delays):
 			row.Pending, row.Tries, row.NextAttemptAt = false, 0, time.Time{}
 		default:
@@ -87,15 +91,29 @@ func (k *keeper) actOn(ctx context.Context, h *record.GitHead) {
 		raftstore.Put(tx, record.GitHeads, row)
 		return nil
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, errHeld) && h.AcceptedIndex != 0: // said before
+	case err != nil:
 		k.Logger.WarnContext(ctx, "event of a git host could not be acted on", "repository", h.Repo, "tries", h.Tries+1, "error", err)
 	}
+}
+
+// errHeld is of an event that waits until a workspace may deploy again: it was suspended,
+// or has not paid. Its owner would otherwise have to push once more, and to know that.
+var errHeld = errors.New("its workspace may not deploy for now")
+
+// heldPause is between two looks whether it may.
+const heldPause = 5 * time.Minute
+
+// held reports whether an error ends when its workspace is let go on.
+func held(err error) bool {
+	return errors.Is(err, core.ErrSuspended) || apierror.CodeOf(err) == apierror.EQuota
 }
 
 // final reports whether an error is one that another try does not cure.
 func final(err error) bool {
 	switch apierror.CodeOf(err) {
-	case apierror.EInvalid, apierror.EForbidden, apierror.ENotFound, apierror.EQuota, apierror.EUnprocessable, apierror.ETooLarge, apierror.ENotImplemented, apierror.EConflict:
+	case apierror.EInvalid, apierror.EForbidden, apierror.ENotFound, apierror.EUnprocessable, apierror.ETooLarge, apierror.ENotImplemented, apierror.EConflict:
 		return true
 	}
 	return false

@@ -172,7 +172,7 @@ func withoutAStore(c *Config) {
 	k := core.New(core.Core{Clock: time.Now})
 	sandboxes := sandbox.New(k, sandbox.Config{})
 	c.Sandboxes, c.Commands, c.Ports = sandboxes, sandboxes.Commands, sandboxes.Ports
-	c.Forks, c.Orgs, c.Cluster = fork.New(k, sandboxes), noneSuspended{org.New(k)}, cluster.New(k, cluster.Config{})
+	c.Forks, c.Orgs, c.Cluster = fork.New(k, sandboxes, 0), noneSuspended{org.New(k)}, cluster.New(k, cluster.Config{})
 }
 
 // noneSuspended are orgs of which nobody has to ask a store whether one is suspended.

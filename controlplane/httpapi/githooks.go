@@ -36,7 +36,8 @@ func (a *API) gitWebhook(c *gin.Context, provider string) error {
 var connectedPage = template.Must(template.New("connected").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{{.Title}}</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:36rem;margin:15vh auto;padding:0 1rem}</style>
-<h1>{{.Title}}</h1><p>{{.Text}}</p></html>
+<h1>{{.Title}}</h1><p>{{.Text}}</p>{{with .Form}}
+<form>{{range $name, $value := .}}<input type="hidden" name="{{$name}}" value="{{$value}}">{{end}}<button>Connect</button></form>{{end}}</html>
 `))
 
 // githubCallback answers a browser with a page, also where it refuses.
@@ -45,13 +46,14 @@ func (a *API) githubCallback(c *gin.Context) error {
 		c.Header("Allow", http.MethodGet)
 		return errMethodNotAllowed // a HEAD must not use up a state
 	}
-	q, err := queryOf(c, "installation_id", "state", "setup_action", "code")
+	q, err := queryOf(c, "installation_id", "state", "setup_action", "code", "confirm")
 	if err != nil {
 		return err
 	}
-	out, err := a.cfg.GitHosts.Callback(c.Request.Context(), githost.Callback{
-		InstallationID: q.Get("installation_id"), State: q.Get("state"), SetupAction: q.Get("setup_action"), Code: q.Get("code"),
-	})
+	in := githost.Callback{
+		InstallationID: q.Get("installation_id"), State: q.Get("state"), SetupAction: q.Get("setup_action"), Code: q.Get("code"), Confirm: q.Get("confirm"),
+	}
+	out, err := a.cfg.GitHosts.Callback(c.Request.Context(), in)
 	if !strings.Contains(c.GetHeader("Accept"), "text/html") {
 		if err != nil {
 			return err
@@ -59,7 +61,11 @@ func (a *API) githubCallback(c *gin.Context) error {
 		return ok(c, out)
 	}
 	status, title, text := http.StatusOK, "GitHub is connected", connectedText(out)
-	if err != nil {
+	var form map[string]string
+	if asked, ok := githost.Asks(err); ok {
+		title, text = "Connect "+asked.Account+"?", questionText(asked)
+		form = map[string]string{"installation_id": in.InstallationID, "state": in.State, "confirm": asked.Confirm}
+	} else if err != nil {
 		e, s := classify(c.Request.Context(), err)
 		if s >= http.StatusInternalServerError {
 			return err // as JSON, and in the log
@@ -67,12 +73,17 @@ func (a *API) githubCallback(c *gin.Context) error {
 		status, title, text = s, "GitHub is not connected", strings.TrimSuffix(e.Message+": "+e.Detail, ": ")
 	}
 	var page bytes.Buffer
-	if err := connectedPage.Execute(&page, map[string]string{"Title": title, "Text": text}); err != nil {
+	if err := connectedPage.Execute(&page, map[string]any{"Title": title, "Text": text, "Form": form}); err != nil {
 		return err
 	}
 	c.Header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	writeBytes(c, status, "text/html; charset=utf-8", page.Bytes())
 	return nil
+}
+
+func questionText(q githost.Question) string {
+	return "The workspace " + q.Workspace + " (" + q.WorkspaceID + ") will read the repositories of " + q.Account + " and deploy them. " + q.AskedBy +
+		" asked for it. Connect it only if this is your workspace. If you did not ask for it, close this page, and remove the app in the settings of the account at GitHub."
 }
 
 func connectedText(i api.GitHubInstallation) string {

@@ -151,6 +151,23 @@ func TestGitHubCallbackInABrowser(t *testing.T) {
 	if w.Header().Get("Content-Security-Policy") == "" {
 		t.Error("no policy")
 	}
+	// Before that, it is asked whether the workspace is the right one, and shows whose it is.
+	r.githosts.err = &apierror.Error{Code: apierror.EConflict, Message: "confirmation required", Fields: map[string]any{
+		"account": "<b>acme</b>", "workspace": "<b>theirs</b>", "workspace_id": "ws-1", "asked_by": "mallory@example.com", "confirm": `"yes`,
+	}}
+	w = r.call("GET", path, "", "", "Accept", "text/html")
+	for _, has := range []string{"theirs", "ws-1", "mallory@example.com", `name="confirm" value="&#34;yes"`, `name="state" value="s"`, `name="installation_id" value="7"`} {
+		if w.Code != 200 || !strings.Contains(w.Body.String(), has) || strings.Contains(w.Body.String(), "<b>") {
+			t.Errorf("the question has no %s: %d %s", has, w.Code, w.Body)
+		}
+	}
+	if w := r.call("GET", path, "", ""); w.Code != 409 || !strings.Contains(w.Body.String(), "confirmation required") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	r.githosts.err = nil
+	if w := r.call("GET", path+"&confirm=yes", "", "", "Accept", "text/html"); w.Code != 200 || r.githosts.callback.Confirm != "yes" {
+		t.Errorf("%d, %+v", w.Code, r.githosts.callback)
+	}
 	r.githosts.err = &apierror.Error{Code: apierror.EForbidden, Message: "invalid state", Detail: "<script>"}
 	w = httptest.NewRecorder()
 	req := httptest.NewRequest("GET", path, nil)

@@ -22,7 +22,8 @@ const (
 // How long rows are kept.
 const (
 	keepMonths  = 25
-	keepEnded   = 24 * time.Hour      // a box that is gone, and whose host tells nothing
+	keepEnded   = 24 * time.Hour      // a box that is gone, and whose host is, too
+	keepSilent  = 90 * 24 * time.Hour // a box that is gone, and whose host tells nothing: it keeps what it counts
 	keepCursors = 90 * 24 * time.Hour // of a host that was removed: it may join again
 	keepUsage   = keepMonths * 31 * 24 * time.Hour
 )
@@ -51,8 +52,15 @@ func (s *Usage) Loops(t *loops.Term) []loops.Loop {
 
 // told reports whether nothing more is to be heard of a box that is gone.
 func (k *keeper) told(now time.Time, e *record.EndedBox) bool {
-	cur, ok := raftstore.Get(k.Store.View(), record.MeterCursors, e.HostID)
-	return now.Sub(e.UpdatedAt) > keepEnded || ok && cur.To.Sub(e.UpdatedAt) > slack
+	view := k.Store.View()
+	if cur, ok := raftstore.Get(view, record.MeterCursors, e.HostID); ok && cur.To.Sub(e.UpdatedAt) > slack {
+		return true
+	}
+	keep := keepEnded
+	if _, member := raftstore.Get(view, record.Hosts, e.HostID); member {
+		keep = keepSilent
+	}
+	return now.Sub(e.UpdatedAt) > keep
 }
 
 // ask asks every host for what is new.

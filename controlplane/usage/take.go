@@ -98,6 +98,10 @@ func (l *ledger) box(tx *raftstore.Tx, rows *months, hostID string, u hostapi.Bo
 	if from.Before(b.Began) {
 		from = b.Began
 	}
+	// A host that was silent may have run it on after its owner deleted it.
+	if end := b.UpdatedAt.Add(slack); !b.UpdatedAt.IsZero() && to.After(end) {
+		to = end
+	}
 	room := to.Sub(from).Milliseconds()
 	ms := func(claimed int64) int64 { return max(0, min(claimed, room)) }
 	row, priced := rows.of(b.WorkspaceID, l)

@@ -254,16 +254,60 @@ func TestEveryMillisecondCountsOnce(t *testing.T) {
 // What a sandbox used counts after it is gone.
 func TestALastUseCounts(t *testing.T) {
 	b := newBench(t, 1, "2026-03-10T10:00:00Z")
+	began := b.now()
+	b.pass(time.Minute)
 	b.Update(func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{
-			Meta: record.Meta{ID: "a"}, WorkspaceID: "ws", Product: record.ProductApp, HostID: "h1", CPU: 2, MemoryMB: 1, Began: b.now(),
+			Meta: record.Meta{ID: "a"}, WorkspaceID: "ws", Product: record.ProductApp, HostID: "h1", CPU: 2, MemoryMB: 1, Began: began,
 		})
 		return nil
 	})
-	b.pass(time.Minute)
 	b.take("h1", b.batch(1, time.Hour, ran("a", time.Hour)))
 	if got := b.amount("ws", "app", record.ResourceVCPU); got != 2*60_000 {
 		t.Errorf("%d ms", got/2)
+	}
+}
+
+// A host that was silent for days still tells of what ended meanwhile, whose owner pays
+// until then. One that was removed is not waited for.
+func TestAHostThatWasSilentForDaysTellsOfWhatEnded(t *testing.T) {
+	b := newBench(t, 1, "2026-03-10T10:00:00Z")
+	b.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Hosts, &record.Host{Meta: record.Meta{ID: "h1"}, State: record.HostLost})
+		return nil
+	})
+	b.box("a", "ws", "h1", nil)
+	b.box("b", "ws", "gone", nil)
+	b.pass(time.Minute)
+	b.take("h1", b.batch(1, time.Minute, ran("a", time.Minute)))
+	b.pass(time.Minute)
+	b.Update(func(tx *raftstore.Tx) error {
+		for _, id := range []string{"a", "b"} {
+			s, _ := raftstore.Get(tx, record.Sandboxes, id)
+			sandbox.DeleteRow(tx, s)
+		}
+		return nil
+	})
+	const silent = 3 * 24 * time.Hour
+	b.pass(silent)
+	store := b.Leader().Store
+	k := &keeper{Term: loops.NewTerm(loops.Config{Store: store, Clock: b.now, Logger: testcluster.Log()})}
+	expire := func() (left []string) {
+		loops.Expiry(k.Term, record.EndedBoxes, k.told).Pass(t.Context())
+		for _, e := range raftstore.All(store.View(), record.EndedBoxes) {
+			left = append(left, e.HostID)
+		}
+		return left
+	}
+	if left := expire(); !slices.Equal(left, []string{"h1"}) {
+		t.Errorf("what ended on %v is waited for, want h1's", left)
+	}
+	b.take("h1", b.batch(2, silent+time.Minute, ran("a", silent+time.Minute)))
+	if got := b.amount("ws", "sandbox", record.ResourceVCPU) / 2; got < 2*60_000 || got > 2*60_000+slack.Milliseconds() {
+		t.Errorf("%d ms are written down of a sandbox that was deleted after two minutes", got)
+	}
+	if left := expire(); len(left) > 0 {
+		t.Errorf("what ended on %v is still waited for", left)
 	}
 }
 

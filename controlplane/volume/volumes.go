@@ -1,8 +1,10 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -18,7 +20,8 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// Limits of a volume, in MiB.
+// Limits of a volume, in MiB. DefaultMB and MaxMB are the specification's; an operator may
+// set others, up to MaxMB.
 const (
 	DefaultMB = 256
 	// MinMB is the size of an ext4 with a journal and some space.
@@ -28,38 +31,44 @@ const (
 	DefaultQuotaMB = 102400
 )
 
-func validateCreate(in api.CreateVolume) error {
-	switch size := sizeOf(in); {
+func (s *Volumes) validateCreate(in api.CreateVolume) error {
+	switch size := s.sizeOf(in); {
 	case in.Name == "":
 		return &apierror.Error{Code: apierror.EInvalid, Message: "name is required"}
 	case !IsName(in.Name):
 		return apierror.Invalid("invalid name", NameRule)
-	case size < MinMB || size > MaxMB:
-		return &apierror.Error{Code: apierror.EInvalid, Message: "size_mb must be from 16 to 65536"}
+	case size < MinMB || size > s.cfg.MaxMB:
+		return &apierror.Error{Code: apierror.EInvalid, Message: fmt.Sprintf("size_mb must be from %d to %d", MinMB, s.cfg.MaxMB)}
 	}
 	return nil
 }
 
-func sizeOf(in api.CreateVolume) int {
+func (s *Volumes) sizeOf(in api.CreateVolume) int {
 	if in.SizeMB == nil {
-		return DefaultMB
+		return min(s.cfg.DefaultMB, s.cfg.MaxMB)
 	}
 	return *in.SizeMB
 }
 
-// Volumes contains the use cases of volumes.
-type Volumes struct {
-	core    *core.Core
-	quotaMB int
+// Config is what an operator may set, in MiB. 0 is the default.
+type Config struct {
+	QuotaMB   int // of all of a workspace's volumes; default DefaultQuotaMB
+	DefaultMB int // of a volume whose size is not given; default DefaultMB, or MaxMB if that is less
+	MaxMB     int // of one volume; default MaxMB
 }
 
-// New returns the use cases. quotaMB limits the total size of a workspace's volumes;
-// 0 means DefaultQuotaMB.
-func New(c *core.Core, quotaMB int) *Volumes {
-	if quotaMB == 0 {
-		quotaMB = DefaultQuotaMB
-	}
-	return &Volumes{core: c, quotaMB: quotaMB}
+// Volumes contains the use cases of volumes.
+type Volumes struct {
+	core *core.Core
+	cfg  Config
+}
+
+// New returns the use cases.
+func New(c *core.Core, cfg Config) *Volumes {
+	cfg.QuotaMB = cmp.Or(cfg.QuotaMB, DefaultQuotaMB)
+	cfg.DefaultMB = cmp.Or(cfg.DefaultMB, DefaultMB)
+	cfg.MaxMB = cmp.Or(cfg.MaxMB, MaxMB)
+	return &Volumes{core: c, cfg: cfg}
 }
 
 // Create creates a volume and returns once it can be attached.
@@ -67,7 +76,7 @@ func (s *Volumes) Create(ctx context.Context, c core.Caller, in api.CreateVolume
 	if err := c.RequireWorkspace(); err != nil {
 		return api.Volume{}, err
 	}
-	if err := validateCreate(in); err != nil {
+	if err := s.validateCreate(in); err != nil {
 		return api.Volume{}, err
 	}
 	return core.Once(ctx, s.core, c, "POST /v1/volumes", i,
@@ -105,17 +114,17 @@ func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume
 			}
 		}
 		ws, _ := raftstore.Get(tx, record.Workspaces, c.WorkspaceID)
-		if most := s.core.Tiers.VolumeMB(ws, s.quotaMB); used+sizeOf(in) > most {
+		if most := s.core.Tiers.VolumeMB(ws, s.cfg.QuotaMB); used+s.sizeOf(in) > most {
 			return &apierror.Error{
 				Code: apierror.ERateLimited, Message: "volume quota exceeded",
 				Fields: map[string]any{"volume_mb_used": used, "volume_mb_max": most},
 			}
 		}
-		if err := s.core.Tiers.Admit(tx, ws, limits.Need{DiskMB: sizeOf(in)}); err != nil {
+		if err := s.core.Tiers.Admit(tx, ws, limits.Need{DiskMB: s.sizeOf(in)}); err != nil {
 			return err
 		}
 		return Begin(tx, flowID, &record.Volume{
-			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: sizeOf(in),
+			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Name: in.Name, Status: record.ResourceCreating, SizeMB: s.sizeOf(in),
 		}, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}})
 	})
 	switch {

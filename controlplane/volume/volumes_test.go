@@ -3,6 +3,7 @@ package volume_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,9 +31,28 @@ func mounts(pairs ...string) (out []api.VolumeMount) {
 	return out
 }
 
+// What the specification says of sizes is an operator's to lower.
+func TestSizesOfVolumesAreSettings(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	for _, c := range []struct {
+		cfg       volume.Config
+		most, def int
+	}{
+		{volume.Config{}, 65536, 256}, {volume.Config{MaxMB: 1024, DefaultMB: 64}, 1024, 64}, {volume.Config{MaxMB: 128}, 128, 128},
+	} {
+		v := volume.New(r.Node.Core, c.cfg)
+		name := fmt.Sprint("v", c.most)
+		_, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name, SizeMB: n(c.most + 1)}, core.Idempotency{})
+		testplane.Want(t, err, apierror.EInvalid, fmt.Sprintf("size_mb must be from 16 to %d", c.most))
+		if made, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil || made.SizeMB != c.def {
+			t.Errorf("%+v: %+v, %v", c.cfg, made, err)
+		}
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 1000)
+	v := volume.New(r.Node.Core, volume.Config{QuotaMB: 1000})
 	make1 := func(c core.Caller, name string, size *int) (api.Volume, error) {
 		return v.Create(t.Context(), c, api.CreateVolume{Name: name, SizeMB: size}, core.Idempotency{})
 	}
@@ -99,7 +119,7 @@ func TestVolumes(t *testing.T) {
 // A volume that is being deleted is not shown, but its name is taken.
 func TestTheNameOfAVolumeThatIsBeingDeleted(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 500)
+	v := volume.New(r.Node.Core, volume.Config{QuotaMB: 500})
 	create := func() error {
 		_, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{})
 		return err
@@ -135,7 +155,7 @@ func TestTheNameOfAVolumeThatIsBeingDeleted(t *testing.T) {
 
 func TestAVolumesHostHasNoRoom(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 0)
+	v := volume.New(r.Node.Core, volume.Config{})
 	r.H1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "volume" && !c.Done {
 			return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "no headroom"}
@@ -154,7 +174,7 @@ func TestAVolumesHostHasNoRoom(t *testing.T) {
 // host's fault.
 func TestAMountPathThatTheGuestRefuses(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 0)
+	v := volume.New(r.Node.Core, volume.Config{})
 	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +203,7 @@ func TestAMountPathThatTheGuestRefuses(t *testing.T) {
 
 func TestAttach(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 0)
+	v := volume.New(r.Node.Core, volume.Config{})
 	f := r.Node.Forks
 	for _, name := range []string{"data", "logs"} {
 		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
@@ -279,7 +299,7 @@ func TestAttach(t *testing.T) {
 func TestVolumesChooseTheHost(t *testing.T) {
 	tier.Slow(t)
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 0)
+	v := volume.New(r.Node.Core, volume.Config{})
 	h2 := r.Host("h2", 2048) // less room than h1
 	for name, hostID := range map[string]string{"here": "h1", "there": "h2"} {
 		if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: name}, core.Idempotency{}); err != nil {
@@ -320,7 +340,7 @@ func TestVolumesChooseTheHost(t *testing.T) {
 // A host that has the only copy of something is not removed.
 func TestAHostWithVolumesIsKept(t *testing.T) {
 	r := testplane.NewRig(t, 1)
-	v := volume.New(r.Node.Core, 0)
+	v := volume.New(r.Node.Core, volume.Config{})
 	if _, err := v.Create(t.Context(), testplane.Caller, api.CreateVolume{Name: "data"}, core.Idempotency{}); err != nil {
 		t.Fatal(err)
 	}

@@ -146,14 +146,14 @@ func New(t testing.TB, n int, fault func(f *record.Flow, at flow.Point) error, c
 			Store: rep.Store, Hosts: n.Hosts, Engine: n.Engine, Sealer: Sealer{}, Clock: time.Now, Logger: testcluster.Log(),
 		})
 		n.Templates = template.New(n.Core, template.Config{Every: 50 * time.Millisecond, Again: 200 * time.Millisecond})
-		n.Volumes = volume.New(n.Core, 0)
+		n.Volumes = volume.New(n.Core, volume.Config{})
 		n.Sandboxes = sandbox.New(n.Core, sandbox.Config{
 			Templates: n.Templates, PreviewURL: "https://{port}-{id}.preview.test", HibernateRetry: 200 * time.Millisecond,
 		})
 		n.Snapshots = snapshot.New(n.Core, snapshot.Config{
 			Sandboxes: n.Sandboxes, Claims: []snapshot.Claim{fork.Claim, {Capture: sandbox.MoveNeeds, Stored: sandbox.MoveStored}, {Stored: n.Templates.Flows.Stored}}, StorePause: 20 * time.Millisecond,
 		})
-		n.Forks = fork.New(n.Core, n.Sandboxes)
+		n.Forks = fork.New(n.Core, n.Sandboxes, 0)
 		n.Databases = database.New(n.Core, database.Config{
 			Sandboxes: n.Sandboxes, Templates: n.Templates, Domain: "db.test", Idle: DatabaseIdle, FactsEvery: 200 * time.Millisecond,
 			RestartPause: RestartPause, BootPatience: BootPatience, BucketTimeout: BucketTimeout, OriginTimeout: BucketTimeout,
