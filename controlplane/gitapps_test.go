@@ -82,14 +82,7 @@ func (r *gitRig) connect(account string, repos ...string) *fakegithub.Installati
 	}
 	// GitHub tells the time in whole seconds.
 	i := r.github.Install(fakegithub.Installation{Account: account, Org: true, Repos: repos, CreatedAt: time.Now().Add(time.Second)})
-	in := githost.Callback{InstallationID: fmt.Sprint(i.ID), State: u.Query().Get("state"), SetupAction: "install"}
-	_, err = r.hosts.Callback(r.t.Context(), in)
-	asked, ok := githost.Asks(err)
-	if !ok {
-		r.t.Fatal(err)
-	}
-	in.Confirm = asked.Confirm
-	if _, err := r.hosts.Callback(r.t.Context(), in); err != nil {
+	if _, err := r.hosts.Callback(r.t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: u.Query().Get("state"), SetupAction: "install"}); err != nil {
 		r.t.Fatal(err)
 	}
 	return i
@@ -149,7 +142,7 @@ func TestGitHostsDeployApps(t *testing.T) {
 	i := r.connect("acme", "shop")
 	mine := r.create(testplane.Caller, map[string]string{"PLAIN": "p", "API_URL": "https://prod.test"})
 	theirs := r.create(testplane.Stranger, nil) // which have not connected the repository
-	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "LIVE", api.PutAppVariable{Value: "live only", Scope: new("production")}); err != nil {
+	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "LIVE", api.PutAppVariable{Value: "live only", Scope: "production"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.hosts.PutPreviewVariable(t.Context(), testplane.Caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test"}); err != nil {

@@ -14,7 +14,9 @@ import (
 // Whoever asks for the URL of an installation may send it to somebody else, who then
 // installs the app for the workspace of the former. Nothing binds the browser that comes
 // back to who asked: a key or a command-line client has no session there. So the person
-// with the browser is told which workspace it is for, and connects it by a second call.
+// with the browser is told which workspace it is for, and connects it by a second call. A
+// client that is no browser has the state and the installation's id in its own hands, and
+// would answer the question itself: it is not asked.
 
 // Question is what that person is asked. Confirm is the answer.
 type Question struct{ Account, Workspace, WorkspaceID, AskedBy, Confirm string }

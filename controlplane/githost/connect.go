@@ -62,6 +62,7 @@ func (g *GitHosts) appPage() string {
 type Callback struct {
 	InstallationID, State, SetupAction string
 	Code                               string // of OAuth, where the app asks for it
+	Ask                                bool   // a person with a browser confirms first
 	Confirm                            string // of the Question that the first call was answered with
 }
 
@@ -80,9 +81,9 @@ type installation struct {
 	SuspendedAt *time.Time `json:"suspended_at"`
 }
 
-// Callback records an installation for the workspace that its state names, once the person
-// with the browser has confirmed that; until then its error has a Question. The same call
-// again has the same answer.
+// Callback records an installation for the workspace that its state names; with Ask, once
+// the person with the browser has confirmed that, and until then its error has a Question.
+// The same call again has the same answer.
 func (g *GitHosts) Callback(ctx context.Context, in Callback) (api.GitHubInstallation, error) {
 	if g.github == nil {
 		return api.GitHubInstallation{}, errNotSetUp
@@ -111,13 +112,12 @@ func (g *GitHosts) Callback(ctx context.Context, in Callback) (api.GitHubInstall
 	if err != nil {
 		return api.GitHubInstallation{}, err
 	}
-	if in.Confirm == "" {
-		if err := g.mayConnect(ctx, s, found, in.Code); err != nil {
-			return api.GitHubInstallation{}, err
-		}
-		return api.GitHubInstallation{}, g.ask(view, s, in.InstallationID, found.Account.Login)
+	if in.Confirm != "" {
+		err = g.checkConfirm(in.Confirm, s, in.InstallationID)
+	} else if err = g.mayConnect(ctx, s, found, in.Code); err == nil && in.Ask {
+		err = g.ask(view, s, in.InstallationID, found.Account.Login)
 	}
-	if err := g.checkConfirm(in.Confirm, s, in.InstallationID); err != nil {
+	if err != nil {
 		return api.GitHubInstallation{}, err
 	}
 	row, err := g.record(ctx, s, found)

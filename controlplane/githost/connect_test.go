@@ -26,7 +26,7 @@ func TestConnect(t *testing.T) {
 	i := r.github.Install(fakegithub.Installation{Account: "Acme", Org: true, Repos: []string{"Shop"}})
 	in := githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s, SetupAction: "install"}
 	for range 2 { // GitHub, or a replica in front, may send the browser twice
-		out, err := r.callback(in)
+		out, err := r.hosts().Callback(t.Context(), in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,13 +44,13 @@ func TestConnect(t *testing.T) {
 
 	// Once used, a state is worth nothing for another installation.
 	more := r.github.Install(fakegithub.Installation{Account: "More"})
-	_, err = r.callback(githost.Callback{InstallationID: fmt.Sprint(more.ID), State: s})
+	_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(more.ID), State: s})
 	testplane.Want(t, err, apierror.EConflict, "state was used already")
 }
 
 // A tenant may send the URL to somebody else, whose repositories would then be the tenant's
-// to read. So what comes back is connected only once the person with the browser has been
-// told to which workspace, and says yes.
+// to read. So a browser that comes back connects only once the person with it has been told
+// to which workspace, and says yes.
 func TestNobodyConnectsToAWorkspaceUnasked(t *testing.T) {
 	r := newRig(t, func(c *githost.Config) {
 		c.App.ClientID, c.App.ClientSecret = fakegithub.ClientID, fakegithub.ClientSecret
@@ -67,7 +67,7 @@ func TestNobodyConnectsToAWorkspaceUnasked(t *testing.T) {
 	sent := r.state(caller)
 	theirs := r.github.Install(fakegithub.Installation{Account: "victim", AccountID: 7})
 	r.github.Person("victim", 7, []int64{theirs.ID})
-	in := githost.Callback{InstallationID: fmt.Sprint(theirs.ID), State: sent, SetupAction: "install", Code: "victim"}
+	in := githost.Callback{InstallationID: fmt.Sprint(theirs.ID), State: sent, SetupAction: "install", Code: "victim", Ask: true}
 	_, err := r.hosts().Callback(t.Context(), in)
 	asked, ok := githost.Asks(err)
 	if !ok || asked.Account != "victim" || asked.Workspace != "Mallory's" || asked.WorkspaceID != "ws" || asked.AskedBy != "the API key ci of mallory@example.com" {
@@ -85,7 +85,7 @@ func TestNobodyConnectsToAWorkspaceUnasked(t *testing.T) {
 	own := r.github.Install(fakegithub.Installation{Account: "mallory", AccountID: 8})
 	r.github.Person("mallory", 8, []int64{own.ID})
 	second := r.state(caller)
-	_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(own.ID), State: second, Code: "mallory"})
+	_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(own.ID), State: second, Code: "mallory", Ask: true})
 	mine, ok := githost.Asks(err)
 	if !ok {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestConnectAfterTheRoleIsGone(t *testing.T) {
 	s := r.state(person)
 	key := r.state(caller)
 	back := func(state string) error {
-		_, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(i.ID), State: state, SetupAction: "install"})
+		_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: state, SetupAction: "install"})
 		return err
 	}
 	role(record.RoleViewer, "ws")
@@ -157,7 +157,7 @@ func TestConnectWithAKey(t *testing.T) {
 		return core.Caller{WorkspaceID: "ws", UserID: by, KeyID: id} // as authn has it
 	}
 	back := func(state string) error {
-		_, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(i.ID), State: state, SetupAction: "install"})
+		_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: state, SetupAction: "install"})
 		return err
 	}
 	operators := made("key-1", core.ByOperator, nil)
@@ -213,17 +213,17 @@ func TestConnectRefusals(t *testing.T) {
 		"a request to an owner":  {githost.Callback{SetupAction: "request", State: good}, apierror.EConflict, "installation waits for approval"},
 		"another workspace's":    {githost.Callback{InstallationID: fmt.Sprint(other.ID), State: good}, apierror.EConflict, "installation belongs to another workspace"},
 	} {
-		_, err := r.callback(c.in)
+		_, err := r.hosts().Callback(t.Context(), c.in)
 		t.Run(name, func(t *testing.T) { testplane.Want(t, err, c.code, c.message) })
 	}
 	// None of these has used it up.
-	if _, err := r.callback(githost.Callback{InstallationID: id, State: good}); err != nil {
+	if _, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: id, State: good}); err != nil {
 		t.Error(err)
 	}
 
 	late := r.state(caller)
 	r.clock.add(15 * time.Minute)
-	_, err = r.callback(githost.Callback{InstallationID: id, State: late})
+	_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: id, State: late})
 	testplane.Want(t, err, apierror.EForbidden, "state has expired")
 }
 
@@ -232,7 +232,7 @@ func TestConnectRefusals(t *testing.T) {
 func TestOldInstallationsAreNotConnectedByIDAlone(t *testing.T) {
 	r := newRig(t)
 	old := r.github.Install(fakegithub.Installation{Account: "victim", CreatedAt: r.clock.Now().Add(-time.Hour)})
-	_, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(old.ID), State: r.state(caller), SetupAction: "update"})
+	_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(old.ID), State: r.state(caller), SetupAction: "update"})
 	testplane.Want(t, err, apierror.EConflict, "installation is older than the request")
 }
 
@@ -266,7 +266,7 @@ func TestWhoConnectsMustOwn(t *testing.T) {
 		{"who has just installed it", fresh, "installer", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(c.i.ID), State: r.state(caller), Code: c.code})
+			_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(c.i.ID), State: r.state(caller), Code: c.code})
 			if c.message == "" {
 				if err != nil {
 					t.Error(err)
@@ -474,7 +474,7 @@ func TestDeadGitHub(t *testing.T) {
 			i := r.connect(caller, "acme", "shop")
 			s := r.state(caller)
 			r.github.Break(fault)
-			_, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(i.ID + 1), State: s})
+			_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID + 1), State: s})
 			e := testplane.Want(t, err, apierror.EBadGateway, "github unreachable")
 			if e.RetryAfter == 0 {
 				t.Error("no Retry-After")
@@ -532,6 +532,6 @@ func TestSuspendedWorkspace(t *testing.T) {
 	})
 	_, err := r.hosts().Connect(t.Context(), caller)
 	testplane.Want(t, err, apierror.EForbidden, "account suspended")
-	_, err = r.callback(githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s})
+	_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s})
 	testplane.Want(t, err, apierror.EForbidden, "account suspended")
 }

@@ -146,22 +146,10 @@ func (r *rig) connect(c core.Caller, account string, repos ...string) *fakegithu
 	r.t.Helper()
 	s := r.state(c)
 	i := r.github.Install(fakegithub.Installation{Account: account, Org: true, Repos: repos})
-	if _, err := r.callback(githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s, SetupAction: "install"}); err != nil {
+	if _, err := r.hosts().Callback(r.t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s, SetupAction: "install"}); err != nil {
 		r.t.Fatal(err)
 	}
 	return i
-}
-
-// callback is what GitHub brings back, and then the answer of the person who is asked
-// whether to connect.
-func (r *rig) callback(in githost.Callback) (api.GitHubInstallation, error) {
-	r.t.Helper()
-	out, err := r.hosts().Callback(r.t.Context(), in)
-	if asked, ok := githost.Asks(err); ok {
-		in.Confirm, in.Code = asked.Confirm, "" // a code is good once
-		out, err = r.hosts().Callback(r.t.Context(), in)
-	}
-	return out, err
 }
 
 // app makes an app of a workspace that deploys on pushes.

@@ -52,9 +52,10 @@ func (a *API) githubCallback(c *gin.Context) error {
 	}
 	in := githost.Callback{
 		InstallationID: q.Get("installation_id"), State: q.Get("state"), SetupAction: q.Get("setup_action"), Code: q.Get("code"), Confirm: q.Get("confirm"),
+		Ask: strings.Contains(c.GetHeader("Accept"), "text/html"),
 	}
 	out, err := a.cfg.GitHosts.Callback(c.Request.Context(), in)
-	if !strings.Contains(c.GetHeader("Accept"), "text/html") {
+	if !in.Ask {
 		if err != nil {
 			return err
 		}

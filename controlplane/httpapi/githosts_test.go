@@ -161,10 +161,13 @@ func TestGitHubCallbackInABrowser(t *testing.T) {
 			t.Errorf("the question has no %s: %d %s", has, w.Code, w.Body)
 		}
 	}
-	if w := r.call("GET", path, "", ""); w.Code != 409 || !strings.Contains(w.Body.String(), "confirmation required") {
-		t.Errorf("%d %s", w.Code, w.Body)
+	if !r.githosts.callback.Ask {
+		t.Error("a browser is not asked")
 	}
 	r.githosts.err = nil
+	if r.call("GET", path, "", ""); r.githosts.callback.Ask {
+		t.Error("a client that is no browser is asked")
+	}
 	if w := r.call("GET", path+"&confirm=yes", "", "", "Accept", "text/html"); w.Code != 200 || r.githosts.callback.Confirm != "yes" {
 		t.Errorf("%d, %+v", w.Code, r.githosts.callback)
 	}

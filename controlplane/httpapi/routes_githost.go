@@ -49,14 +49,14 @@ func githostRoutes() []route {
 		}},
 		{get, "/v1/github/callback", public, (*API).githubCallback, operation{
 			free: true, id: "githubCallback", tag: "Git hosting", summary: "Record an installation: GitHub sends the browser here",
-			detail: "The state is the only credential. The answer is a page for a browser, and JSON otherwise. The first call records nothing: it asks the " +
-				"person with the browser whether the workspace is theirs, and the second one has the answer in `confirm`.",
+			detail: "The state is the only credential. The answer is a page for a browser, and JSON otherwise. The page first asks the person whether the " +
+				"workspace is theirs, and records nothing; its button calls again, with the answer in `confirm`.",
 			query: []parameter{
 				{name: "installation_id", description: "GitHub's id of the installation.", schema: aString},
 				{name: "state", description: "Of the URL that connectGithub answered with.", schema: aString, required: true},
 				{name: "setup_action", description: "install, update or request.", schema: aString},
 				{name: "code", description: "Where the GitHub App requests user authorization.", schema: aString},
-				{name: "confirm", description: "Of the answer to the first call.", schema: aString},
+				{name: "confirm", description: "Of the page that asks.", schema: aString},
 			},
 			status: 200, answer: exampleGitHubInstallation, acceptType: "text/html", failures: with(
 				apierror.Error{Code: apierror.EForbidden, Message: "invalid state", Detail: "begin again with GET /v1/github/connect"},
@@ -65,8 +65,6 @@ func githostRoutes() []route {
 				apierror.Error{Code: apierror.EForbidden, Message: "invalid code", Detail: "begin again with GET /v1/github/connect"},
 				apierror.Error{Code: apierror.EForbidden, Message: "installation is not yours", Detail: "an owner of its account connects it"},
 				apierror.Error{Code: apierror.EForbidden, Message: "invalid confirm", Detail: "begin again with GET /v1/github/connect"},
-				apierror.Error{Code: apierror.EConflict, Message: "confirmation required", Detail: "who installed the app calls this again with confirm, if the workspace is theirs", Fields: map[string]any{
-					"account": "example-org", "workspace": "example", "workspace_id": "ws-q5t3nz7k", "asked_by": "ann@example.com", "confirm": "AQAAAAFb71"}},
 				apierror.Error{Code: apierror.EForbidden, Message: "account suspended"},
 				apierror.Error{Code: apierror.EInvalid, Message: "invalid installation_id", Detail: "want a number"},
 				apierror.Error{Code: apierror.EConflict, Message: "installation belongs to another workspace", Detail: "it is disconnected there first"},
