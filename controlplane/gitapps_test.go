@@ -142,7 +142,7 @@ func TestGitHostsDeployApps(t *testing.T) {
 	i := r.connect("acme", "shop")
 	mine := r.create(testplane.Caller, map[string]string{"PLAIN": "p", "API_URL": "https://prod.test"})
 	theirs := r.create(testplane.Stranger, nil) // which have not connected the repository
-	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "LIVE", api.PutAppVariable{Value: "live only", Scope: "production"}); err != nil {
+	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "LIVE", api.PutAppVariable{Value: "live only", Scope: new("production")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.hosts.PutPreviewVariable(t.Context(), testplane.Caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test"}); err != nil {
