@@ -115,6 +115,41 @@ func TestPreview(t *testing.T) {
 	}
 }
 
+// Previews are a setting of their own.
+func TestPreviewsAreASettingOfTheApp(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop")
+	shop := r.github.URL + "/acme/shop"
+	r.app("ws", "app-deploys", shop, "main", func(a *record.App) { a.Previews = new(false) })
+	r.app("ws", "app-shows", shop, "main", func(a *record.App) { a.AutoDeploy, a.Previews = false, new(true) })
+	at := r.clock.Now()
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('2'), At: at})
+	r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('1'), After: sha('3'), At: at}))
+	r.settled()
+	var apps []string
+	for _, d := range r.apps.deployed() {
+		apps = append(apps, d.App)
+	}
+	if want := []string{"app-shows-pr5", "app-deploys"}; !slices.Equal(apps, want) {
+		t.Errorf("deployed %v, want %v", apps, want)
+	}
+	// Without a new one, what there is goes with its pull request.
+	r.Update(func(tx *raftstore.Tx) error {
+		a, _ := raftstore.Get(tx, record.Apps, "app-shows")
+		a = a.Clone()
+		a.Previews = new(false)
+		raftstore.Put(tx, record.Apps, a)
+		return nil
+	})
+	if got := r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 6, Commit: sha('2'), At: at}); got != api.GitEventIgnored {
+		t.Errorf("another one is %s", got)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "closed", Number: 5, Commit: sha('2'), At: at.Add(time.Minute)})
+	if _, there := raftstore.Get(r.view(), record.Apps, "app-shows-pr5"); there {
+		t.Error("the preview is there")
+	}
+}
+
 // The branch of a fork is of somebody who has no right to the repository, nor to what its
 // previews know.
 func TestForksGetNoPreview(t *testing.T) {
