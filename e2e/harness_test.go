@@ -73,6 +73,21 @@ func (c *tenant) through(t *testing.T, replica int) *tenant {
 	return &tenant{Client: client, token: c.token, jwt: c.jwt}
 }
 
+// workspaceID is that of the tenant's workspace.
+func (c *tenant) workspaceID(t *testing.T) string {
+	t.Helper()
+	user, err := api.NewClient(nil, c.jwt, theStack.URLs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
+	me, err := user.Me(t.Context())
+	if err != nil || me.CurrentOrg == nil {
+		t.Fatalf("the tenant is %+v, %v", me, err)
+	}
+	return me.CurrentOrg.ID
+}
+
 func admin(t *testing.T) *api.Client {
 	t.Helper()
 	client, err := theStack.Admin()

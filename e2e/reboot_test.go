@@ -24,6 +24,12 @@ func reboot(t *testing.T, host *stack.Process) {
 	if err := host.Kill9(); err != nil {
 		t.Fatal(err)
 	}
+	losesItsMachine(t, host)
+}
+
+// losesItsMachine is reboot of a host whose daemon has ended.
+func losesItsMachine(t *testing.T, host *stack.Process) {
+	t.Helper()
 	run := filepath.Join("/run/berth", host.ID)
 	// A VMM's command line does not say whose it is, and what it started ends
 	// with it.

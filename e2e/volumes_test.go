@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -209,54 +211,169 @@ func TestVolumeNeedsHeadroom(t *testing.T) {
 	}
 }
 
+// keeps wants what a sandbox has written to a volume without a sync, before the volume
+// leaves it, to be there for the next sandbox.
+func (c *tenant) keeps(t *testing.T, volume string, in api.CreateSandbox, leave func(t *testing.T, s *api.Sandbox), want string) {
+	t.Helper()
+	volume = strings.NewReplacer(" ", "-", ",", "").Replace(volume)
+	c.volume(t, volume, 64)
+	in.Volumes = at(volume, "/data")
+	first := c.make(t, in)
+	c.exec(t, first.ID, "echo keep > /data/f")
+	leave(t, first)
+	c.isFree(t, volume)
+	next := c.make(t, api.CreateSandbox{Volumes: at(volume, "/data")})
+	if got := c.run(t, next.ID, "cat /data/f"); got != want {
+		t.Errorf("the next sandbox finds %q, want %q", got, want)
+	}
+	c.remove(t, next)
+}
+
+func (c *tenant) remove(t *testing.T, s *api.Sandbox) {
+	t.Helper()
+	if err := c.DeleteSandbox(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Whatever way a volume leaves a sandbox, what a command wrote before it ended with
 // code 0 is there for the next sandbox, although nothing in the guest was synced.
 func TestVolumeKeepsWhatWasWrittenWithoutSync(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
-	remove := func(t *testing.T, id string) {
+	for name, way := range map[string]struct {
+		in    api.CreateSandbox
+		leave func(t *testing.T, s *api.Sandbox)
+		want  string // other than keep
+	}{
+		"running": {leave: c.remove},
+		"paused": {want: "keep\nthis", leave: func(t *testing.T, s *api.Sandbox) {
+			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), s.ID))
+			moved(t, api.SandboxRunning)(c.ResumeSandbox(t.Context(), s.ID))
+			c.exec(t, s.ID, "echo this >> /data/f") // its processes run again
+			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), s.ID))
+			c.remove(t, s)
+		}},
+		"hibernated": {leave: func(t *testing.T, s *api.Sandbox) {
+			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
+			c.remove(t, s)
+		}},
+		"time to live": {in: api.CreateSandbox{TTLSeconds: new(int64(30))}, leave: func(t *testing.T, s *api.Sandbox) { c.gone(t, s.ID, time.Minute) }},
+		"time to live, persistent": {in: api.CreateSandbox{TTLSeconds: new(int64(30)), Persistent: true}, leave: func(t *testing.T, s *api.Sandbox) {
+			c.becomes(t, s.ID, api.SandboxHibernated, time.Minute)
+			c.remove(t, s)
+		}},
+		"forked": {leave: func(t *testing.T, s *api.Sandbox) {
+			c.fork(t, s.ID, api.Fork{})
+			c.remove(t, s)
+		}},
+		// No volume leaves by a snapshot: its memory would not fit the disk later.
+		"snapshot refused": {leave: func(t *testing.T, s *api.Sandbox) {
+			_, err := c.CreateSnapshot(t.Context(), s.ID, api.CreateSnapshot{}, "")
+			refusal(t, err, 409, "volumes are attached")
+			c.remove(t, s)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { c.keeps(t, name, way.in, way.leave, cmp.Or(way.want, "keep")) })
+	}
+	// Who has spent the free credit is evicted: all that runs is hibernated.
+	t.Run("workspace paused", func(t *testing.T) {
+		c, operator := newTenant(t), admin(t)
+		id := c.workspaceID(t)
+		credit := func(q api.Quotas) {
+			if _, err := operator.PatchWorkspace(t.Context(), id, api.PatchWorkspace{Quotas: &q}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.keeps(t, "evicted", api.CreateSandbox{}, func(t *testing.T, s *api.Sandbox) {
+			credit(api.Quotas{CreditCents: new(0)})
+			c.becomes(t, s.ID, api.SandboxHibernated, time.Minute)
+			c.remove(t, s)
+			credit(api.Quotas{})
+			eventually(t, time.Minute, "the workspace goes on", func(ctx context.Context) error {
+				all, _, err := operator.ListWorkspaces(ctx, api.Page{Limit: 1000})
+				if err == nil && slices.ContainsFunc(all, func(w api.Workspace) bool { return w.ID == id && w.PausedAt != nil }) {
+					err = errors.New("it is paused")
+				}
+				return err
+			})
+		}, "keep")
+	})
+}
+
+// Likewise where its host is taken out of service, or stops in an orderly way.
+func TestVolumeKeepsWhatWasWrittenWithoutSyncOnAHostThat(t *testing.T) {
+	c, operator := newTenant(t), admin(t)
+	undrain := func(t *testing.T, host string) {
 		t.Helper()
-		if err := c.DeleteSandbox(t.Context(), id); err != nil {
+		if _, err := operator.UndrainAgent(t.Context(), host); err != nil {
 			t.Fatal(err)
 		}
 	}
+	stop := func(t *testing.T, s *api.Sandbox) *stack.Process {
+		t.Helper()
+		host := theStack.Process(s.AgentID)
+		restartAtEnd(t, host)
+		if err := host.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return host
+	}
+	start := func(t *testing.T, host *stack.Process) {
+		t.Helper()
+		if err := host.Start(); err != nil {
+			t.Fatal(err)
+		}
+		healthy(t)
+	}
 	for name, way := range map[string]struct {
-		ttl   *int64
-		leave func(t *testing.T, id string)
-		want  string // other than keep
+		in    api.CreateSandbox
+		leave func(t *testing.T, s *api.Sandbox)
 	}{
-		"running": {leave: remove},
-		"paused": {want: "keep\nthis", leave: func(t *testing.T, id string) {
-			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), id))
-			moved(t, api.SandboxRunning)(c.ResumeSandbox(t.Context(), id))
-			c.exec(t, id, "echo this >> /data/f") // its processes run again
-			moved(t, api.SandboxPaused)(c.PauseSandbox(t.Context(), id))
-			remove(t, id)
+		"is drained": {leave: func(t *testing.T, s *api.Sandbox) {
+			if _, err := operator.DrainAgent(t.Context(), s.AgentID); err != nil {
+				t.Fatal(err)
+			}
+			c.remove(t, s)
+			undrain(t, s.AgentID)
 		}},
-		"hibernated": {leave: func(t *testing.T, id string) {
-			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), id))
-			remove(t, id)
+		"is evacuated": {leave: func(t *testing.T, s *api.Sandbox) {
+			if _, err := operator.EvacuateAgent(t.Context(), s.AgentID, api.EvacuateAgent{}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, time.Minute, "it is said to stay", func(ctx context.Context) error {
+				a, err := operator.GetAgent(ctx, s.AgentID)
+				if err == nil && !slices.ContainsFunc(a.Evacuation.Stays, func(s api.AgentStay) bool { return s.Kind == "sandbox" }) {
+					err = fmt.Errorf("evacuation: %+v", a.Evacuation)
+				}
+				return err
+			})
+			c.remove(t, s)
+			undrain(t, s.AgentID)
 		}},
-		"time to live": {ttl: new(int64(30)), leave: func(t *testing.T, id string) { c.gone(t, id, time.Minute) }},
-		"forked": {leave: func(t *testing.T, id string) {
-			_, err := c.CreateSnapshot(t.Context(), id, api.CreateSnapshot{}, "")
-			refusal(t, err, 409, "volumes are attached")
-			c.fork(t, id, api.Fork{})
-			remove(t, id)
+		"stops and starts": {leave: func(t *testing.T, s *api.Sandbox) {
+			start(t, stop(t, s))
+			c.remove(t, s)
+		}},
+		"reboots": {leave: func(t *testing.T, s *api.Sandbox) {
+			host := stop(t, s)
+			losesItsMachine(t, host)
+			start(t, host)
+			c.becomes(t, s.ID, api.SandboxFailed, time.Minute)
+			c.remove(t, s)
+		}},
+		"reboots, persistent": {in: api.CreateSandbox{Persistent: true}, leave: func(t *testing.T, s *api.Sandbox) {
+			host := stop(t, s)
+			losesItsMachine(t, host)
+			start(t, host)
+			c.becomes(t, s.ID, api.SandboxRunning, time.Minute)
+			c.answers(t, s.ID)
+			if got := c.run(t, s.ID, "cat /data/f"); got != "keep" {
+				t.Errorf("it finds %q itself", got)
+			}
+			c.remove(t, s)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			volume := strings.ReplaceAll(name, " ", "-")
-			c.volume(t, volume, 64)
-			first := c.make(t, api.CreateSandbox{Volumes: at(volume, "/data"), TTLSeconds: way.ttl})
-			c.exec(t, first.ID, "echo keep > /data/f")
-			way.leave(t, first.ID)
-			c.isFree(t, volume)
-			next := c.make(t, api.CreateSandbox{Volumes: at(volume, "/data")})
-			if got := c.run(t, next.ID, "cat /data/f"); got != cmp.Or(way.want, "keep") {
-				t.Errorf("the next sandbox finds %q", got)
-			}
-			remove(t, next.ID)
-		})
+		t.Run(name, func(t *testing.T) { c.keeps(t, name, way.in, way.leave, "keep") })
 	}
 }

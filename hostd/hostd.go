@@ -371,8 +371,11 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		d.log.Warn("requests were cut off", "error", err)
 	}
 	stopErr := errors.Join(startErr, <-served)
-	// c. The boxes' own workers (they need the slots' pool to take slots back);
-	// d. heartbeats, pool, templates.
+	// c. Guests flush their volumes, now that no more commands are answered: nobody
+	//    else does if the machine stops, too.
+	d.boxes.FlushVolumes(context.WithoutCancel(ctx))
+	// d. The boxes' own workers (they need the slots' pool to take slots back);
+	// e. heartbeats, pool, templates.
 	d.boxes.Close()
 	stop.end()
 	return stopErr

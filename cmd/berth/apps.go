@@ -36,7 +36,7 @@ type appSettings struct {
 	install, build, start                 string
 	port, maxInstances                    int
 	idle                                  span
-	noSleep, autoDeploy                   bool
+	noSleep, autoDeploy, previews         bool
 }
 
 func (s *appSettings) flags(cmd *cobra.Command) {
@@ -54,6 +54,7 @@ func (s *appSettings) flags(cmd *cobra.Command) {
 	f.Var(&s.idle, "idle", "time without a request after which it sleeps (default 15m)")
 	f.BoolVar(&s.noSleep, "no-sleep", false, "never put it to sleep")
 	f.BoolVar(&s.autoDeploy, "auto-deploy", false, "deploy each push to the branch")
+	f.BoolVar(&s.previews, "previews", false, "give each pull request a preview (default: as --auto-deploy)")
 }
 
 func (a *app) appCreate() *cobra.Command {
@@ -124,6 +125,9 @@ func (s *appSettings) create(cmd *cobra.Command, name string, env map[string]str
 	if given("no-sleep") {
 		in.AutoHibernate = new(!s.noSleep)
 	}
+	if given("previews") {
+		in.Previews = &s.previews
+	}
 	return in
 }
 
@@ -159,6 +163,9 @@ func (s *appSettings) patch(cmd *cobra.Command) (in api.PatchApp, any bool) {
 	}
 	if given("auto-deploy") {
 		in.AutoDeploy, any = api.SetTo(s.autoDeploy), true
+	}
+	if given("previews") {
+		in.Previews, any = api.SetTo(s.previews), true
 	}
 	return in, any
 }
@@ -281,7 +288,7 @@ func (a *app) showApp(one *api.App) error {
 		sleeps = "after " + (time.Duration(one.IdleTimeoutSeconds) * time.Second).String() + " without a request"
 	}
 	out = append(out, "port", fmt.Sprint(one.Port), "instances", fmt.Sprintf("%d of at most %d", one.Instances, one.MaxInstances), "sleeps", sleeps,
-		"auto-deploy", yes(one.AutoDeploy))
+		"auto-deploy", yes(one.AutoDeploy), "previews", yes(one.Previews))
 	add("deployment", one.DeploymentID)
 	add("sandbox", one.SandboxID)
 	return a.fields(append(out, "last request", ago(one.LastRequestAt), "created", one.CreatedAt.String())...)

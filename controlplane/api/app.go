@@ -46,6 +46,7 @@ type App struct {
 	AutoHibernate      bool `json:"auto_hibernate"`
 	IdleTimeoutSeconds int  `json:"idle_timeout_seconds"`
 	AutoDeploy         bool `json:"auto_deploy"`
+	Previews           bool `json:"previews"` // pull requests of its repository get one
 
 	Env          map[string]string `json:"env"`           // secret values are masked
 	SandboxID    string            `json:"sandbox_id"`    // "" while it hibernates
@@ -78,6 +79,7 @@ type CreateApp struct {
 	AutoHibernate      *bool `json:"auto_hibernate,omitempty"`                                     // default true
 	IdleTimeoutSeconds *int  `json:"idle_timeout_seconds,omitempty" minimum:"60" maximum:"604800"` // default 900
 	AutoDeploy         bool  `json:"auto_deploy,omitempty"`
+	Previews           *bool `json:"previews,omitempty"` // default: as auto_deploy
 }
 
 // PatchApp is the body of PATCH /v1/apps/{id}. What is absent stays as it is; null is
@@ -101,6 +103,7 @@ type PatchApp struct {
 	AutoHibernate      Patch[bool]      `json:"auto_hibernate,omitzero"`
 	IdleTimeoutSeconds Patch[int]       `json:"idle_timeout_seconds,omitzero" minimum:"60" maximum:"604800"`
 	AutoDeploy         Patch[bool]      `json:"auto_deploy,omitzero"`
+	Previews           Patch[bool]      `json:"previews,omitzero"` // null: as auto_deploy
 }
 
 // AppVariable is one environment variable of an app.

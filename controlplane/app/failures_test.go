@@ -287,6 +287,37 @@ func TestRollBack(t *testing.T) {
 	r.settled(1)
 }
 
+// TestARollbackThatDoesNotStart fails for the reason that its program gives, and is not built.
+func TestARollbackThatDoesNotStart(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a, _ := r.live()
+	second := r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.settled(1)
+	r.guests.set(func(g *guests) {
+		g.port = 4711
+		g.status = func(st *appapi.RunStatus) {
+			st.State, st.Starts, st.ExitCode, st.LastLines = appapi.StateExited, 3, new(7), []string{"no DATABASE_URL"}
+		}
+	})
+	back, err := r.apps().RollBack(t.Context(), caller, a.ID, api.RollBackApp{}, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.ends(back.ID, record.DeploymentFailed)
+	if want := "the app exited with code 7; it wrote last:\nno DATABASE_URL"; d.Error != want {
+		t.Errorf("error %q", d.Error)
+	}
+	if slices.ContainsFunc(d.Phases, func(p record.DeployPhase) bool { return p.Name == appapi.PhaseBuild }) {
+		t.Errorf("it was built: %+v", d.Phases)
+	}
+	if row := r.row(a.ID); row.DeploymentID != second.ID || row.Status != record.AppRunning {
+		t.Errorf("%+v", row)
+	}
+	r.settled(1)
+}
+
 // TestTheRepositoryOfADeployment is that of the moment when it was asked for: its branch or
 // commit means nothing in another one.
 func TestTheRepositoryOfADeployment(t *testing.T) {

@@ -110,6 +110,7 @@ func (f *Flows) goLive(run flow.Run, data deploy, loopback bool) flow.Commit {
 			d.Port = a.Port
 		}
 		a = a.Clone()
+		had := len(a.Instances)
 		a.Draining = append(a.Draining, draining(a.Instances, now)...)
 		a.Instances = []record.AppInstance{{SandboxID: box.ID, DeploymentID: d.ID, Since: now, Port: d.Port, EnvRevision: data.EnvRevision}}
 		a.DeploymentID, a.Status, a.Error = d.ID, record.AppRunning, ""
@@ -118,6 +119,11 @@ func (f *Flows) goLive(run flow.Run, data deploy, loopback bool) flow.Commit {
 		raftstore.Put(tx, record.Deployments, d.Clone())
 		if err := dropArtifacts(tx, a); err != nil {
 			return flow.Next{}, err
+		}
+		if had > 1 { // one is not left alone with what several were needed for
+			if err := beginWaking(tx, a, waking{RequestID: data.RequestID, Scale: true, Until: had}); err != nil {
+				return flow.Next{}, err
+			}
 		}
 		next := flow.Done()
 		if data.Cache && *f.cfg.CacheMB > 0 {

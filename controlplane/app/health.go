@@ -100,7 +100,7 @@ func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, err
 		case got != answered:
 			firstAnswer = time.Time{}
 			if why := f.hopeless(ctx, data.RequestID, box, a.Kind, got, d.Port, over); why != nil {
-				return f.unhealthy(run, data, why), nil
+				return f.fail(data, why), nil // also a rollback: the same build would start no better
 			}
 		}
 		select {
@@ -128,15 +128,6 @@ func (f *Flows) hopeless(ctx context.Context, requestID string, box *record.Sand
 func (f *Flows) onLoopback(ctx context.Context, requestID string, box *record.Sandbox, port int) bool {
 	st, err := f.status(ctx, requestID, box)
 	return err == nil && slices.Contains(st.Run.Listening, appapi.Listen{Port: port, Loopback: true})
-}
-
-// unhealthy continues with an app that does not answer. A restored rollback is built
-// instead.
-func (f *Flows) unhealthy(run flow.Run, data deploy, why error) flow.Commit {
-	if data.Restored {
-		return f.boxless(run, data, false, why)
-	}
-	return f.fail(data, why)
 }
 
 // unwell explains to the author of an app or a function, which noun says, why it is not

@@ -122,6 +122,28 @@ func TestScale(t *testing.T) {
 	r.await("two instances", func() bool { hear(50); return len(r.row(a.ID).Instances) == 2 })
 }
 
+// TestADeploymentKeepsTheInstances: as many as there were come up at once, however long the
+// app would have to be busy otherwise.
+func TestADeploymentKeepsTheInstances(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.ScaleUp, c.ScaleDown = time.Hour, time.Hour })
+	a, _ := r.live(func(in *api.CreateApp) { in.MaxInstances = new(3) })
+	for n := 2; n <= 3; n++ {
+		r.Update(func(tx *raftstore.Tx) error { return app.BeginWake(tx, a.ID) })
+		r.await("one more instance", func() bool { return len(r.row(a.ID).Instances) == n })
+		r.settled(n)
+	}
+	d := r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.await("three instances", func() bool { return len(r.row(a.ID).Instances) == 3 })
+	for _, in := range r.row(a.ID).Instances {
+		if in.DeploymentID != d.ID {
+			t.Errorf("%+v is not of the new deployment", in)
+		}
+	}
+	r.settled(3)
+}
+
 // A ceiling of the month refuses to wake what sleeps. What ran and is brought up again is
 // awaited.
 func TestAppsBeyondTheMonthsBudget(t *testing.T) {

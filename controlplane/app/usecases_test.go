@@ -220,6 +220,29 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// An app has previews if it says so, and as it deploys by itself if it says nothing.
+func TestWhichAppsHavePreviews(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 0, nil)
+	for _, c := range []struct {
+		deploys, want bool
+		previews      *bool
+	}{{false, false, nil}, {true, true, nil}, {false, true, new(true)}, {true, false, new(false)}} {
+		a := r.create(func(in *api.CreateApp) { in.AutoDeploy, in.Previews = c.deploys, c.previews })
+		if a.Previews != c.want || r.row(a.ID).HasPreviews() != c.want {
+			t.Errorf("%+v: %v", c, a.Previews)
+		}
+		a, err := r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{Previews: api.SetTo(!c.want)})
+		if err != nil || a.Previews != !c.want {
+			t.Errorf("%+v, the other way round: %v, %v", c, a.Previews, err)
+		}
+		a, err = r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{Previews: api.SetNull[bool]()})
+		if err != nil || a.Previews != c.deploys {
+			t.Errorf("%+v, by default: %v, %v", c, a.Previews, err)
+		}
+	}
+}
+
 // TestPatch: exactly some settings make the artifact stale.
 func TestPatch(t *testing.T) {
 	t.Parallel()
@@ -237,6 +260,7 @@ func TestPatch(t *testing.T) {
 		"idle":        {api.PatchApp{IdleTimeoutSeconds: api.SetTo(70)}, false},
 		"instances":   {api.PatchApp{MaxInstances: api.SetTo(2)}, false},
 		"runtime":     {api.PatchApp{Runtime: api.SetTo("node")}, false},
+		"previews":    {api.PatchApp{Previews: api.SetTo(true)}, false},
 		"auto deploy": {api.PatchApp{AutoDeploy: api.SetTo(true)}, false},
 		"start":       {api.PatchApp{StartCommand: api.SetTo("x")}, true},
 		"port":        {api.PatchApp{Port: api.SetTo(1234)}, true},

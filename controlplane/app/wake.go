@@ -32,6 +32,7 @@ import (
 type waking struct {
 	RequestID string `json:"request_id,omitempty"`
 	Scale     bool   `json:"scale,omitempty"`  // the app runs and gets one more instance
+	Until     int    `json:"until,omitempty"`  // with Scale: one instance after the other, up to so many
 	Leaves    string `json:"leaves,omitempty"` // the app runs and the instance replaces this sandbox
 	Lost      bool   `json:"lost,omitempty"`   // a sandbox or its host was lost during it
 
@@ -307,6 +308,9 @@ func (f *Flows) serve(run flow.Run, data waking, port int) flow.Commit {
 			replace(tx, a, data.Leaves)
 		}
 		raftstore.Put(tx, record.Apps, a)
+		if len(a.Instances) < data.Until {
+			return flow.Goto(stepRestore, waking{RequestID: data.RequestID, Scale: true, Until: data.Until}), nil
+		}
 		return flow.Done(), nil
 	}
 }

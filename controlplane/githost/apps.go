@@ -100,7 +100,7 @@ func (g *GitHosts) followers(r raftstore.Reader, p Push) []*record.App {
 
 // parents are the apps that have previews of pull requests.
 func (g *GitHosts) parents(r raftstore.Reader, p PullRequest) []*record.App {
-	return slices.DeleteFunc(g.ofRepo(r, p.Repo, p.Workspaces), func(a *record.App) bool { return !a.AutoDeploy || a.ParentID != "" })
+	return slices.DeleteFunc(g.ofRepo(r, p.Repo, p.Workspaces), func(a *record.App) bool { return !a.HasPreviews() })
 }
 
 // previews are those that a pull request has, whatever has become of their apps.

@@ -22,7 +22,7 @@ func ParseAll(body []byte) (out []Event) {
 			out = append(out, e)
 		}
 	}
-	for _, event := range []string{"push", "pull_request", "installation"} {
+	for _, event := range []string{"push", "pull_request", "installation", "installation_repositories", "repository"} {
 		for _, media := range []string{"application/json", "application/x-www-form-urlencoded"} {
 			take(githubHook{}.Parse(http.Header{"X-Github-Event": {event}, "Content-Type": {media}}, body))
 		}

@@ -1,6 +1,7 @@
 package githost
 
 import (
+	"cmp"
 	"encoding/json"
 	"mime"
 	"net/http"
@@ -83,6 +84,8 @@ func (h githubHook) Parse(header http.Header, body []byte) (Event, error) {
 		e.PullRequest, err = githubPullRequest(body)
 	case "installation":
 		e.Installation, err = githubInstalled(body)
+	case "repository", "installation_repositories":
+		e.Left, err = githubLeft(body)
 	}
 	return e, err
 }
@@ -193,6 +196,48 @@ func githubPullRequest(body []byte) (*PullRequest, error) {
 		return nil, badPayload("a commit's name is not hexadecimal")
 	}
 	return p, nil
+}
+
+// githubLeft are the repositories that were deleted, given away, or taken from an
+// installation.
+func githubLeft(body []byte) ([]string, error) {
+	type account struct {
+		Login string `json:"login"`
+	}
+	var in struct {
+		Action     string     `json:"action"`
+		Repository githubRepo `json:"repository"`
+		Changes    struct {
+			Owner struct {
+				From struct {
+					User         account `json:"user"`
+					Organization account `json:"organization"`
+				} `json:"from"`
+			} `json:"owner"`
+		} `json:"changes"`
+		Removed []githubRepo `json:"repositories_removed"`
+	}
+	if err := decodePayload(body, &in); err != nil {
+		return nil, err
+	}
+	var names []string
+	switch in.Action {
+	case "deleted":
+		names = append(names, in.Repository.FullName)
+	case "transferred": // its name is that of the new owner
+		_, name, _ := strings.Cut(in.Repository.FullName, "/")
+		names = append(names, cmp.Or(in.Changes.Owner.From.Organization.Login, in.Changes.Owner.From.User.Login)+"/"+name)
+	case "removed":
+		for _, r := range in.Removed {
+			names = append(names, r.FullName)
+		}
+	}
+	for _, name := range names {
+		if !validFullName(name) {
+			return nil, badPayload("a repository has no name that could be")
+		}
+	}
+	return names, nil
 }
 
 func githubInstalled(body []byte) (*installationEvent, error) {

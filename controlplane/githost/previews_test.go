@@ -115,6 +115,41 @@ func TestPreview(t *testing.T) {
 	}
 }
 
+// Previews are a setting of their own.
+func TestPreviewsAreASettingOfTheApp(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop")
+	shop := r.github.URL + "/acme/shop"
+	r.app("ws", "app-deploys", shop, "main", func(a *record.App) { a.Previews = new(false) })
+	r.app("ws", "app-shows", shop, "main", func(a *record.App) { a.AutoDeploy, a.Previews = false, new(true) })
+	at := r.clock.Now()
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('2'), At: at})
+	r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('1'), After: sha('3'), At: at}))
+	r.settled()
+	var apps []string
+	for _, d := range r.apps.deployed() {
+		apps = append(apps, d.App)
+	}
+	if want := []string{"app-shows-pr5", "app-deploys"}; !slices.Equal(apps, want) {
+		t.Errorf("deployed %v, want %v", apps, want)
+	}
+	// Without a new one, what there is goes with its pull request.
+	r.Update(func(tx *raftstore.Tx) error {
+		a, _ := raftstore.Get(tx, record.Apps, "app-shows")
+		a = a.Clone()
+		a.Previews = new(false)
+		raftstore.Put(tx, record.Apps, a)
+		return nil
+	})
+	if got := r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 6, Commit: sha('2'), At: at}); got != api.GitEventIgnored {
+		t.Errorf("another one is %s", got)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "closed", Number: 5, Commit: sha('2'), At: at.Add(time.Minute)})
+	if _, there := raftstore.Get(r.view(), record.Apps, "app-shows-pr5"); there {
+		t.Error("the preview is there")
+	}
+}
+
 // The branch of a fork is of somebody who has no right to the repository, nor to what its
 // previews know.
 func TestForksGetNoPreview(t *testing.T) {
@@ -183,6 +218,101 @@ func TestEndOfAPullRequestThatWasMissed(t *testing.T) {
 	r.settled()
 	if !there("app-a-pr6") {
 		t.Error("an old end has closed the preview of a later event")
+	}
+}
+
+// The previews of a repository that was deleted, given away, or taken from the
+// installation go: nothing would say when their pull requests are closed. They go soon
+// where GitHub says so, and otherwise within an hour.
+func TestPreviewsGoWithTheirRepository(t *testing.T) {
+	for name, c := range map[string]struct {
+		public      string // what can still be read of it
+		event       string
+		uninstalled bool
+		body        func(r *rig, i *fakegithub.Installation) []byte
+	}{
+		"deleted": {event: "repository", body: func(r *rig, i *fakegithub.Installation) []byte {
+			return r.github.RepositoryPayload(i, "shop", "deleted", "")
+		}},
+		"given away": {public: "new/store", event: "repository", body: func(r *rig, i *fakegithub.Installation) []byte {
+			return r.github.RepositoryPayload(&fakegithub.Installation{ID: 1, Account: "new"}, "shop", "transferred", "acme")
+		}},
+		"no longer selected":    {public: "acme/shop", event: "installation_repositories", body: func(r *rig, i *fakegithub.Installation) []byte { return r.github.RemovedPayload(i, "shop") }},
+		"deleted, unheard":      {},
+		"uninstalled, unheard":  {uninstalled: true},
+		"given away, unheard":   {public: "new/store"},
+		"not selected, unheard": {public: "acme/shop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			i := r.connect(caller, "acme", "shop", "other")
+			r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")
+			r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('2'), At: r.clock.Now()})
+			missed := r.hosts().Missed(r.term())
+			missed(t.Context())
+			if r.github.Leave(i, "shop", c.public); c.uninstalled {
+				r.github.Uninstall(i)
+			}
+			r.clock.add(time.Minute)
+			if c.event != "" {
+				if got := r.receive(c.event, c.body(r, i)); got != api.GitEventAccepted {
+					t.Errorf("the event is %s", got)
+				}
+			} else {
+				r.clock.add(time.Hour)
+			}
+			missed(t.Context())
+			if _, there := raftstore.Get(r.view(), record.Apps, "app-a-pr5"); there {
+				t.Error("the preview is there")
+			}
+			if _, there := raftstore.Get(r.view(), record.Apps, "app-a"); !there {
+				t.Error("the app is gone, too")
+			}
+		})
+	}
+}
+
+// A repository that is there keeps its previews, whatever GitHub fails to say of them.
+func TestPreviewsStayWhileTheirRepositoryIsThere(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop", "other")
+	r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('2'), At: r.clock.Now()})
+	missed := r.hosts().Missed(r.term())
+	missed(t.Context())
+	for status, where := range map[int]string{404: "/pulls/5", 422: "/pulls/5", 500: "/repos/acme/shop", 403: "/access_tokens"} {
+		r.github.Break(func(w http.ResponseWriter, q *http.Request) bool {
+			if strings.Contains(q.URL.Path, where) {
+				w.WriteHeader(status)
+			}
+			return strings.Contains(q.URL.Path, where)
+		})
+		r.clock.add(2 * time.Hour)
+		missed(t.Context())
+		if _, there := raftstore.Get(r.view(), record.Apps, "app-a-pr5"); !there {
+			t.Fatalf("after %d of %s the preview is gone", status, where)
+		}
+	}
+	r.github.Break(nil)
+	// An event that is not true only has it asked for.
+	if got := r.receive("repository", r.github.RepositoryPayload(i, "shop", "deleted", "")); got != api.GitEventAccepted {
+		t.Error(got)
+	}
+	for _, other := range [][]byte{r.github.RepositoryPayload(i, "shop", "edited", ""), r.github.RepositoryPayload(i, "other", "deleted", "")} {
+		if got := r.receive("repository", other); got != api.GitEventIgnored {
+			t.Error(got)
+		}
+	}
+	before := len(r.github.Calls("GET /repos/acme/shop/pulls/5"))
+	for range 2 { // the second time there is nothing to ask
+		r.clock.add(time.Minute)
+		missed(t.Context())
+	}
+	if n := len(r.github.Calls("GET /repos/acme/shop/pulls/5")); n != before+1 {
+		t.Errorf("asked %d times for the event", n-before)
+	}
+	if _, there := raftstore.Get(r.view(), record.Apps, "app-a-pr5"); !there {
+		t.Error("the preview is gone")
 	}
 }
 

@@ -36,6 +36,7 @@ type Event struct {
 	Push         *Push
 	PullRequest  *PullRequest
 	Installation *installationEvent
+	Left         []string // full names of repositories that may be there no longer
 }
 
 // checkTimes refuses times that no record can have (RFC 3339 has years of four digits).

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -77,6 +78,9 @@ func (g *GitHosts) Receive(ctx context.Context, provider string, header http.Hea
 func (g *GitHosts) accept(tx *raftstore.Tx, provider string, e Event, body []byte) api.GitEventStatus {
 	if e.Installation != nil {
 		return acceptInstallation(tx, e.Installation)
+	}
+	if len(e.Left) > 0 {
+		return acceptLeft(tx, e.Left)
 	}
 	head, ok := g.headOf(tx, e)
 	if !ok {
@@ -217,6 +221,22 @@ func leave(seen []string, commit string) []string {
 	}
 	seen = append(slices.Clone(seen), commit)
 	return seen[max(0, len(seen)-maxSeen):]
+}
+
+// acceptLeft has GitHub asked for the previews of repositories that may be there no longer:
+// events arrive in any order, and what is there by then counts.
+func acceptLeft(tx *raftstore.Tx, names []string) api.GitEventStatus {
+	status := api.GitEventIgnored
+	for _, p := range raftstore.All(tx.Snapshot(), record.GitPreviews) {
+		if p.Closed || !slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, p.FullName) }) {
+			continue
+		}
+		p = p.Clone()
+		p.Ask = true
+		raftstore.Put(tx, record.GitPreviews, p)
+		status = api.GitEventAccepted
+	}
+	return status
 }
 
 // acceptInstallation writes down what became of an installation.

@@ -14,7 +14,7 @@ var (
 	exampleNewApp = api.App{
 		ID: "app-k7m2qz4xw3v5n6a2j7p4", Name: "storefront", Status: api.AppCreated, URL: "https://app-k7m2qz4xw3v5n6a2j7p4.app.example.com/",
 		GitURL: exampleCreateApp.GitURL, GitBranch: "main", BuildCommand: "npm run build", StartCommand: "npm start", Port: 3000,
-		MaxInstances: 1, AutoHibernate: true, IdleTimeoutSeconds: 900, AutoDeploy: true, Env: map[string]string{"LOG_LEVEL": "info"},
+		MaxInstances: 1, AutoHibernate: true, IdleTimeoutSeconds: 900, AutoDeploy: true, Previews: true, Env: map[string]string{"LOG_LEVEL": "info"},
 		CreatedAt: exampleAt, UpdatedAt: exampleAt,
 	}
 	exampleApp = func() api.App {

@@ -138,6 +138,38 @@ func TestAGuestFlushesItsVolumesBeforeItStops(t *testing.T) {
 	}
 }
 
+// A daemon that stops cannot know whether its machine stops, too.
+func TestGuestsFlushTheirVolumesBeforeTheDaemonEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := &boxtest.Events{}
+		w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} }, boxtest.WithEvents(events))
+		put(t, d, idA, withVolume)
+		put(t, d, idB)
+		var seen steps
+		w.SetStep(seen.note)
+		d.FlushVolumes(t.Context())
+		if seen.saw("freeze") {
+			t.Error("processes stand still that go on")
+		}
+		if !slices.Equal(seen.names, []string{"sync"}) {
+			t.Errorf("guests did %q, want one sync, of the one with a volume", seen.names)
+		}
+		// One that does not answer holds the end up for a moment alone, and is told of.
+		w.SetStep(func(ctx context.Context, name string) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		d.FlushVolumes(t.Context())
+		if !slices.Contains(events.Types(idA), hostapi.EventVolumeUnflushed) {
+			t.Errorf("its events are %v", events.Types(idA))
+		}
+		w.SetStep(nil)
+		must(t, d.Delete(t.Context(), idA, 1))
+		must(t, d.Delete(t.Context(), idB, 1))
+		d.Close()
+	})
+}
+
 // A guest that does not answer holds its delete up for a moment alone.
 func TestADeleteDoesNotWaitForAFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/guestapi"
@@ -114,6 +115,27 @@ func (b *box) flushBeforeEnd(ctx context.Context) {
 		}
 	}
 	b.flushGuest(ctx, p)
+}
+
+// FlushVolumes has every guest that runs with volumes write to them what it holds in
+// memory. It is for the end of the daemon: the machine may be about to stop, and ends the
+// guests then unasked. They run on meanwhile.
+func (h *Host) FlushVolumes(ctx context.Context) {
+	var flushes sync.WaitGroup
+	defer flushes.Wait()
+	for _, b := range h.all() {
+		rec, p := b.running()
+		if p == nil || ended(p) || len(rec.Volumes) == 0 {
+			continue
+		}
+		flushes.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, guestFlushTimeout)
+			defer cancel()
+			if err := h.guests.Flush(ctx, rec.Slot); err != nil {
+				b.reportUnflushed(ctx, "its guest did not flush them when the host daemon stopped", err)
+			}
+		})
+	}
 }
 
 // reportUnflushed logs, and emits as an event, that a guest stops or ends without a flush

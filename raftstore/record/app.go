@@ -58,7 +58,9 @@ type App struct {
 	AutoHibernate      bool `json:"auto_hibernate"`
 	IdleTimeoutSeconds int  `json:"idle_timeout_seconds"`
 	AutoDeploy         bool `json:"auto_deploy"`
-	TimeoutSeconds     int  `json:"timeout_seconds,omitempty"` // of an invocation of a function
+	// Previews says whether pull requests get previews; nil: if AutoDeploy.
+	Previews       *bool `json:"previews,omitempty"`
+	TimeoutSeconds int   `json:"timeout_seconds,omitempty"` // of an invocation of a function
 
 	Env []AppVariable `json:"env,omitempty"` // by key
 
@@ -89,6 +91,17 @@ type App struct {
 
 	LastRequestAt time.Time `json:"last_request_at,omitzero"` // written at most once a minute
 	Paused        bool      `json:"paused,omitempty"`         // its workspace is
+}
+
+// HasPreviews reports whether pull requests of an app's repository get previews of it.
+func (a *App) HasPreviews() bool {
+	switch {
+	case a.ParentID != "":
+		return false
+	case a.Previews != nil:
+		return *a.Previews
+	}
+	return a.AutoDeploy
 }
 
 // AppInstance is a sandbox of an app.

@@ -89,6 +89,7 @@ type GitPreview struct {
 	InstallationID string `json:"installation_id,omitempty"`
 	PullRequest    int    `json:"pull_request"`
 	Closed         bool   `json:"closed,omitempty"`
+	Ask            bool   `json:"ask,omitempty"` // the git host is to be asked soon whether it is still open
 
 	CommentID     int64     `json:"comment_id,omitempty"` // 0: none is known
 	Comment       string    `json:"comment,omitempty"`    // its text

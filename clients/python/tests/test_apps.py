@@ -24,6 +24,7 @@ APP: dict[str, Any] = {
     "auto_hibernate": True,
     "idle_timeout_seconds": 900,
     "auto_deploy": False,
+    "previews": False,
     "env": {},
     "sandbox_id": "",
     "deployment_id": "",

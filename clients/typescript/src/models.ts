@@ -114,6 +114,8 @@ export interface App {
   name: string;
   /** that the app binds, as PORT says */
   port: number;
+  /** pull requests of its repository get one */
+  previews: boolean;
   /** "" while it hibernates */
   sandbox_id: string;
   status: AppStatus;
@@ -421,6 +423,8 @@ export interface CreateApp {
   memory_mb?: number;
   /** default 3000 */
   port?: number;
+  /** default: as auto_deploy */
+  previews?: boolean;
   root_directory?: string;
   runtime?: string;
   /** default "git" */
@@ -1222,6 +1226,8 @@ export interface PatchApp {
   memory_mb?: number | null;
   name?: string | null;
   port?: number | null;
+  /** null: as auto_deploy */
+  previews?: boolean | null;
   root_directory?: string | null;
   runtime?: string | null;
   start_command?: string | null;

@@ -99,6 +99,7 @@ type GitHub struct {
 	comments      []*Comment
 	deployments   []*Deployment
 	withheld      string               // a permission that the app has not
+	public        map[string]string    // what is there of repositories that left their installation, as owner/name
 	closed        map[string]time.Time // the pull requests that are closed, as owner/name#number
 	calls         []string
 	fault         func(w http.ResponseWriter, r *http.Request) bool
@@ -119,7 +120,7 @@ var key = sync.OnceValue(func() *rsa.PrivateKey {
 // New starts a stand-in.
 func New(t testing.TB, clock func() time.Time) *GitHub {
 	t.Helper()
-	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, closed: map[string]time.Time{}, last: 1000}
+	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, public: map[string]string{}, closed: map[string]time.Time{}, last: 1000}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /app/installations/{id}", g.getInstallation)
 	mux.HandleFunc("DELETE /app/installations/{id}", g.deleteInstallation)
@@ -133,6 +134,7 @@ func New(t testing.TB, clock func() time.Time) *GitHub {
 	mux.HandleFunc("GET /repos/{owner}/{repo}/deployments", g.listDeployments)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/deployments", g.createDeployment)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/deployments/{id}/statuses", g.setDeploymentStatus)
+	mux.HandleFunc("GET /repos/{owner}/{repo}", g.getRepo)
 	mux.HandleFunc("GET /repos/{owner}/{repo}/pulls/{number}", g.getPull)
 	mux.HandleFunc("GET /repos/{owner}/{repo}/issues/{number}/comments", g.listComments)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/issues/{number}/comments", g.createComment)
@@ -266,6 +268,23 @@ func (g *GitHub) Close(repo string, number int, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed[repo+"#"+strconv.Itoa(number)] = at
+}
+
+// Uninstall removes an installation.
+func (g *GitHub) Uninstall(i *Installation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.installations, i.ID)
+}
+
+// Leave takes a repository from its installation: its account has deleted it, given it
+// away, or no longer selects it. Such a one that is public can still be read, as
+// owner/name; "" is for one that cannot.
+func (g *GitHub) Leave(i *Installation, repo, public string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i.Repos = slices.DeleteFunc(i.Repos, func(name string) bool { return name == repo })
+	g.public[i.Account+"/"+repo] = public
 }
 
 // DeleteComment removes one.

@@ -127,6 +127,28 @@ func (g *GitHub) InstallationPayload(i *Installation, action string, at time.Tim
 	return marshal(map[string]any{"action": action, "installation": about, "repositories": []any{}, "sender": map[string]any{"login": "ann", "id": 7}})
 }
 
+// RepositoryPayload makes a payload of repository. Of one that was transferred, i is the
+// account that has it now, and from the login that had it.
+func (g *GitHub) RepositoryPayload(i *Installation, repo, action, from string) []byte {
+	out := map[string]any{
+		"action": action, "repository": g.repo(i, repo, 9000), "sender": map[string]any{"login": "ann", "id": 7}, "installation": map[string]any{"id": i.ID, "node_id": "MDIz"},
+	}
+	if from != "" {
+		out["changes"] = map[string]any{"owner": map[string]any{"from": map[string]any{"organization": map[string]any{"login": from, "id": 8}}}}
+	}
+	return marshal(out)
+}
+
+// RemovedPayload makes a payload of installation_repositories, of one that is no longer
+// selected.
+func (g *GitHub) RemovedPayload(i *Installation, repo string) []byte {
+	return marshal(map[string]any{
+		"action": "removed", "installation": i.json(), "repository_selection": "selected", "repositories_added": []any{},
+		"repositories_removed": []any{map[string]any{"id": 9000, "node_id": "R_x", "name": repo, "full_name": i.Account + "/" + repo, "private": true}},
+		"requester":            nil, "sender": map[string]any{"login": "ann", "id": 7},
+	})
+}
+
 // PingPayload makes a payload of ping.
 func (g *GitHub) PingPayload() []byte {
 	return marshal(map[string]any{"zen": "Design for failure.", "hook_id": 1, "hook": map[string]any{"type": "App", "id": 1, "active": true, "events": []string{"push"}}})

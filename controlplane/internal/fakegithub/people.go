@@ -142,6 +142,17 @@ func (g *GitHub) setDeploymentStatus(w http.ResponseWriter, r *http.Request) {
 	refuse(w, 404, "Not Found")
 }
 
+func (g *GitHub) getRepo(w http.ResponseWriter, r *http.Request) {
+	if to := g.public[r.PathValue("owner")+"/"+r.PathValue("repo")]; to != "" {
+		owner, name, _ := strings.Cut(to, "/")
+		answer(w, 200, g.repo(&Installation{Account: owner}, name, 9000))
+		return
+	}
+	if i, ok := g.asInstallation(w, r, "metadata", "read"); ok {
+		answer(w, 200, g.repo(i, r.PathValue("repo"), 9000))
+	}
+}
+
 func (g *GitHub) getPull(w http.ResponseWriter, r *http.Request) {
 	i, ok := g.asInstallation(w, r, "pull_requests", "write")
 	if !ok {

@@ -252,6 +252,8 @@ class App:
     name: str
     port: int
     """that the app binds, as PORT says"""
+    previews: bool
+    """pull requests of its repository get one"""
     sandbox_id: str
     """"" while it hibernates"""
     status: AppStatus
@@ -289,6 +291,7 @@ class App:
             max_instances=raw["max_instances"],
             name=raw["name"],
             port=raw["port"],
+            previews=raw["previews"],
             sandbox_id=raw["sandbox_id"],
             status=raw["status"],
             updated_at=datetime.fromisoformat(raw["updated_at"]),
@@ -779,6 +782,8 @@ class CreateApp:
     memory_mb: int | None = None
     port: int | None = None
     """default 3000"""
+    previews: bool | None = None
+    """default: as auto_deploy"""
     root_directory: str | None = None
     runtime: str | None = None
     source: AppSource | None = None
@@ -814,6 +819,8 @@ class CreateApp:
             out["memory_mb"] = self.memory_mb
         if self.port is not None:
             out["port"] = self.port
+        if self.previews is not None:
+            out["previews"] = self.previews
         if self.root_directory is not None:
             out["root_directory"] = self.root_directory
         if self.runtime is not None:
@@ -2310,6 +2317,8 @@ class PatchApp:
     memory_mb: int | Unset | None = UNSET
     name: str | Unset | None = UNSET
     port: int | Unset | None = UNSET
+    previews: bool | Unset | None = UNSET
+    """null: as auto_deploy"""
     root_directory: str | Unset | None = UNSET
     runtime: str | Unset | None = UNSET
     start_command: str | Unset | None = UNSET
@@ -2344,6 +2353,8 @@ class PatchApp:
             out["name"] = self.name
         if not isinstance(self.port, Unset):
             out["port"] = self.port
+        if not isinstance(self.previews, Unset):
+            out["previews"] = self.previews
         if not isinstance(self.root_directory, Unset):
             out["root_directory"] = self.root_directory
         if not isinstance(self.runtime, Unset):
