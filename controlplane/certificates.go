@@ -38,11 +38,15 @@ func (c *Config) certificates(log *slog.Logger) (out certificates, err error) {
 	case c.DBTLSCert != "":
 		out.router, err = files("BERTH_DB_TLS", c.DBTLSCert, c.DBTLSKey)
 	case c.DBDevCA != "":
-		if out.router, err = certs.OpenDev(c.DBDevCA, c.DBDomain, time.Now); err == nil {
-			log.Warn("databases have certificates of an authority for development", "ca", filepath.Join(c.DBDevCA, certs.DevCAFile))
+		if out.router, err = certs.OpenDev(c.DBDevCA, c.DBDomain, time.Now); err != nil {
+			return out, fmt.Errorf("BERTH_DB_DEV_CA: %w", err)
 		}
+		log.Warn("databases have certificates of an authority for development", "ca", filepath.Join(c.DBDevCA, certs.DevCAFile))
 	case len(c.dnsNames()) == 0:
-		out.router, err = out.public, certs.Covers(out.public, "any."+c.DBDomain)
+		if err = certs.Covers(out.public, "any."+c.DBDomain); err != nil {
+			return out, fmt.Errorf("BERTH_DB_DOMAIN: the certificate of BERTH_TLS_CERT is not for *.%s; set BERTH_DB_TLS_CERT and BERTH_DB_TLS_KEY: %w", c.DBDomain, err)
+		}
+		out.router = out.public
 	}
 	return out, err
 }

@@ -180,7 +180,7 @@ func (c *Config) load() (replica, error) {
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
-		return replica{}, fmt.Errorf("not set: %s", strings.Join(missing, ", "))
+		return replica{}, fmt.Errorf("not set: %s (controlplane --help says what they are)", strings.Join(missing, ", "))
 	}
 	if c.PublicListener == nil {
 		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
@@ -198,6 +198,9 @@ func (c *Config) load() (replica, error) {
 	}
 	if c.HostLease < 3*c.HeartbeatInterval {
 		return replica{}, fmt.Errorf("BERTH_HOST_LEASE is %s, want at least three heartbeats of %s: one may be late and one lost", c.HostLease, c.HeartbeatInterval)
+	}
+	if c.RaftTimeout != 0 && c.RaftTimeout < leastRaftTimeout {
+		return replica{}, fmt.Errorf("BERTH_RAFT_TIMEOUT is %s, want at least %s", c.RaftTimeout, leastRaftTimeout)
 	}
 	if c.ReplicaStableAfter < 0 {
 		return replica{}, fmt.Errorf("BERTH_REPLICA_STABLE_AFTER is %s, want at least 0s", c.ReplicaStableAfter)
@@ -222,6 +225,9 @@ func (c *Config) load() (replica, error) {
 	}
 	return c.identity()
 }
+
+// leastRaftTimeout is the least that the Raft library accepts.
+const leastRaftTimeout = 5 * time.Millisecond
 
 // leastDeadAfter is the least that BERTH_REPLICA_DEAD_AFTER may be: elections are over by
 // then, and what is only slow was heard.
@@ -338,7 +344,7 @@ func (c *Config) jwt() (authn.JWTConfig, error) {
 		return authn.JWTConfig{}, fmt.Errorf("BERTH_OIDC_ISSUERS: %w", err)
 	}
 	if c.JWKSURL != "" && c.JWTAudience == "" {
-		return authn.JWTConfig{}, errors.New("BERTH_JWT_JWKS_URL is set without BERTH_JWT_AUDIENCE: set the audience that the issuer's tokens for Berth have; without one, tokens that it issues for others were accepted, too")
+		return authn.JWTConfig{}, errors.New("BERTH_JWT_JWKS_URL is set without BERTH_JWT_AUDIENCE: set the audience that the issuer's tokens for Berth have; without one, tokens that it issues for others would be accepted, too")
 	}
 	return authn.JWTConfig{HS256Key: c.JWTKey, JWKSURL: c.JWKSURL, Issuer: c.JWTIssuer, Audience: c.JWTAudience, Issuers: issuers}, nil
 }
@@ -349,7 +355,11 @@ func (c *Config) authenticator(store *raftstore.Store, users authn.Users, log *s
 	if err != nil {
 		return nil, err
 	}
-	return authn.New(authn.Config{Store: store, Users: users, AdminToken: c.AdminToken, JWT: tokens, Clock: time.Now, Logger: log})
+	a, err := authn.New(authn.Config{Store: store, Users: users, AdminToken: c.AdminToken, JWT: tokens, Clock: time.Now, Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("BERTH_OIDC_ISSUERS, BERTH_JWT_…: %w", err)
+	}
+	return a, nil
 }
 
 // eventFile is the replica's own event store, unless BERTH_EVENT_STORE is set.

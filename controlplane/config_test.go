@@ -61,12 +61,17 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"a short lease", func(c *Config) { c.HostLease = time.Second }, "BERTH_HOST_LEASE"},
 		{"no interval", func(c *Config) { c.HeartbeatInterval = 0 }, "BERTH_HEARTBEAT_INTERVAL"},
 		{"a weak admin token", func(c *Config) { c.AdminToken = "secret" }, "BERTH_ADMIN_TOKEN"},
-		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "JWT key"},
+		{"a weak JWT key", func(c *Config) { c.JWTKey = "secret" }, "BERTH_JWT_…"},
 		{"keys without an issuer", func(c *Config) { c.JWKSURL, c.JWTAudience = "https://issuer.example/keys", "berth" }, "issuer"},
 		{"keys in plaintext", func(c *Config) { c.JWKSURL, c.JWTIssuer, c.JWTAudience = "http://issuer.example/keys", "x", "berth" }, "https"},
 		{"keys without an audience", func(c *Config) { c.JWKSURL, c.JWTIssuer = "https://issuer.example/keys", "x" }, "BERTH_JWT_AUDIENCE"},
 		{"an issuer without an audience", func(c *Config) { c.OIDCIssuers = []string{"https://login.example.com"} }, "BERTH_OIDC_ISSUERS"},
-		{"an issuer in plaintext", func(c *Config) { c.OIDCIssuers = []string{"http://login.example.com=berth"} }, "https"},
+		{"an issuer in plaintext", func(c *Config) { c.OIDCIssuers = []string{"http://login.example.com=berth"} }, "BERTH_OIDC_ISSUERS"},
+		{"a data directory that cannot be made", func(c *Config) { c.DataDir = "/dev/null/data" }, "BERTH_DATA_DIR"},
+		{"a time limit that Raft cannot hold", func(c *Config) { c.RaftTimeout = time.Millisecond }, "BERTH_RAFT_TIMEOUT"},
+		{"a directory of an authority that cannot be made", func(c *Config) {
+			c.DBDomain, c.DBListen, c.DBRouterPort, c.DBDevCA = "db.example.com", ":0", 5432, "/dev/null/ca"
+		}, "BERTH_DB_DEV_CA"},
 		{"an issuer of two kinds", func(c *Config) {
 			c.OIDCIssuers = []string{"https://login.example.com=berth"}
 			c.JWKSURL, c.JWTIssuer, c.JWTAudience = "https://login.example.com/keys", "https://login.example.com", "berth"

@@ -127,7 +127,7 @@ func (s *Server) openDomainCerts(a domain.Authority) (err error) {
 	switch a {
 	case domain.Development:
 		if s.domainTLS, err = certs.OpenDevDomains(s.cfg.DomainDevCA, time.Now); err != nil {
-			return err
+			return fmt.Errorf("BERTH_DOMAIN_DEV_CA: %w", err)
 		}
 		s.log.Warn("domains have certificates of an authority for development", "ca", filepath.Join(s.cfg.DomainDevCA, certs.DevDomainCAFile))
 	case domain.ACME:

@@ -14,10 +14,10 @@ import (
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)
+		return nil, fmt.Errorf("BERTH_LOG_LEVEL is %q, want debug, info, warn or error", level)
 	}
 	if format != "json" && format != "text" {
-		return nil, fmt.Errorf("log format %q: want text or json", format)
+		return nil, fmt.Errorf("BERTH_LOG_FORMAT is %q, want text or json", format)
 	}
 	return slog.New(hostapi.WithRequestIDs(redact.NewHandler(w, l, format == "json"))), nil
 }

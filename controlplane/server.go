@@ -129,7 +129,11 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("BERTH_PRICES: %w", err)
 	}
 	if s.events, err = eventstore.Open(eventstore.Config{DSN: cfg.EventStore, File: cfg.eventFile(), Retention: cfg.EventRetention}); err != nil {
-		return nil, fmt.Errorf("BERTH_EVENT_STORE: %w", err)
+		from := "BERTH_EVENT_STORE"
+		if cfg.EventStore == "" {
+			from = "BERTH_DATA_DIR"
+		}
+		return nil, fmt.Errorf("%s: %w", from, err)
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.events.Close())

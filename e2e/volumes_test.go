@@ -241,6 +241,13 @@ func (c *tenant) remove(t *testing.T, s *api.Sandbox) {
 func TestVolumeKeepsWhatWasWrittenWithoutSync(t *testing.T) {
 	t.Parallel()
 	c := newTenant(t)
+	// From now on: within half a minute a guest writes by itself what it has in memory.
+	expire := func(t *testing.T, s *api.Sandbox) {
+		t.Helper()
+		if _, err := c.PatchLifecycle(t.Context(), s.ID, api.PatchLifecycle{TTLSeconds: api.SetTo(int64(1))}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, way := range map[string]struct {
 		in    api.CreateSandbox
 		leave func(t *testing.T, s *api.Sandbox)
@@ -258,13 +265,18 @@ func TestVolumeKeepsWhatWasWrittenWithoutSync(t *testing.T) {
 			moved(t, api.SandboxHibernated)(c.HibernateSandbox(t.Context(), s.ID))
 			c.remove(t, s)
 		}},
-		"time to live": {in: api.CreateSandbox{TTLSeconds: new(int64(30))}, leave: func(t *testing.T, s *api.Sandbox) { c.gone(t, s.ID, time.Minute) }},
-		"time to live, persistent": {in: api.CreateSandbox{TTLSeconds: new(int64(30)), Persistent: true}, leave: func(t *testing.T, s *api.Sandbox) {
+		"time to live": {leave: func(t *testing.T, s *api.Sandbox) {
+			expire(t, s)
+			c.gone(t, s.ID, time.Minute)
+		}},
+		"time to live, persistent": {in: api.CreateSandbox{Persistent: true}, leave: func(t *testing.T, s *api.Sandbox) {
+			expire(t, s)
 			c.becomes(t, s.ID, api.SandboxHibernated, time.Minute)
 			c.remove(t, s)
 		}},
-		"forked": {leave: func(t *testing.T, s *api.Sandbox) {
+		"forked": {want: "keep\nthis", leave: func(t *testing.T, s *api.Sandbox) {
 			c.fork(t, s.ID, api.Fork{})
+			c.exec(t, s.ID, "echo this >> /data/f") // what was written before, the fork has flushed
 			c.remove(t, s)
 		}},
 		// No volume leaves by a snapshot: its memory would not fit the disk later.

@@ -244,7 +244,12 @@ func (p *preflight) memory() (string, error) {
 	return fmt.Sprintf("%d of %d MB for sandboxes, %d MB of each sandbox for its engine", budget, total, overhead), nil
 }
 
-func (p *preflight) dataDir() (string, error) { return p.cfg.DataDir, p.cfg.paths().Make() }
+func (p *preflight) dataDir() (string, error) {
+	if err := p.cfg.paths().Make(); err != nil {
+		return "", fmt.Errorf("BERTH_DATA_DIR, BERTH_RUN_DIR: %w", err)
+	}
+	return p.cfg.DataDir, nil
+}
 
 func (p *preflight) disk() (string, error) {
 	bytes, err := freeBytes(p.cfg.DataDir)

@@ -59,7 +59,7 @@ func Detect(ctx context.Context, path string) (Engine, error) {
 	}
 	abs, err := exec.LookPath(path)
 	if err != nil {
-		return Engine{}, fmt.Errorf("%w: %w", ErrNoEngine, err)
+		return Engine{}, fmt.Errorf("%w: %s: %w", ErrNoEngine, EnvVMM, err)
 	}
 	if abs, err = filepath.Abs(abs); err != nil {
 		return Engine{}, fmt.Errorf("%w: %w", ErrNoEngine, err)

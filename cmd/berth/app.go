@@ -61,16 +61,20 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 	token := a.credential(from, credentials)
 	if token == "" && len(credentials) > 0 {
 		if from != nil {
-			return nil, fmt.Errorf("the context %s has no %s: berth login --context %s", from.name, credentialName(credentials[0]), loginFlags(from.name, credentials[0]))
+			return nil, fmt.Errorf("the context %s has no %s: %s", from.name, credentialName(credentials[0]), loginCommand("--context "+from.name, credentials[0]))
 		}
-		return nil, fmt.Errorf("%s is not set; %s", credentials[0], remedy)
+		return nil, fmt.Errorf("%s is not set, and you are not signed in: %s; %s", credentials[0], loginCommand("--url "+strings.Join(urls, " --url "), credentials[0]), remedy)
 	}
 	if err := checkCredential(strings.Join(credentials, " or "), token); err != nil {
 		return nil, err
 	}
 	c, err := api.NewClient(nil, token, urls...)
 	if err != nil {
-		return nil, err
+		where := "BERTH_URL, BERTH_URLS or --url"
+		if from != nil {
+			where = "context " + from.name
+		}
+		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	c.UserAgent, c.Patience = "berth/"+version, electionTime
 	return c, nil
@@ -79,7 +83,7 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 // checkCredential refuses what no HTTP header can hold.
 func checkCredential(name, credential string) error {
 	if strings.ContainsFunc(credential, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%s contains characters that no credential has", name)
+		return fmt.Errorf("%s contains characters that no credential has: a space, a line break, or others that are not ASCII", name)
 	}
 	return nil
 }
@@ -93,12 +97,12 @@ func credentialName(env string) string {
 	return env
 }
 
-// loginFlags are those of a login that adds the credential to a context.
-func loginFlags(context, env string) string {
+// loginCommand is the login that asks for the credential.
+func loginCommand(flags, env string) string {
 	if env == envAdmin {
-		return context + " --operator"
+		flags += " --operator"
 	}
-	return context
+	return "berth login " + flags
 }
 
 // electionTime is how long a command waits for a leader: several times the length

@@ -55,9 +55,10 @@ A new cluster:
 ` + settingsHelp,
 		Args:          cobra.NoArgs,
 		Version:       version + " (" + commit + ")",
-		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return serve.RunE(cmd, nil) },
+		// Only what is wrong with the command line is answered with the usage.
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) { cmd.SilenceUsage = true },
+		RunE:             func(cmd *cobra.Command, _ []string) error { return serve.RunE(cmd, nil) },
 	}
 	root.AddCommand(serve, routerCommand(), initCommand(), caCommand(), sealKeyCommand(), salvageCommand(), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,

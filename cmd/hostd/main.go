@@ -119,12 +119,14 @@ Traces go to a collector if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_TRACES_EXPORTER=
 set (docs/monitoring.md, "Traces").`,
 		Args:          cobra.NoArgs,
 		Version:       version + " (" + commit + ")",
-		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          serve,
-		// VMMs open some of our files as users of their own, and directories of
+		// Only what is wrong with the command line is answered with the usage. VMMs open some of our files as users of their own, and directories of
 		// images become those of guests. What is secret has its own mode.
-		PersistentPreRun: func(*cobra.Command, []string) { unix.Umask(0o022) },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			cmd.SilenceUsage = true
+			unix.Umask(0o022)
+		},
 	}
 	root.AddCommand(
 		&cobra.Command{

@@ -29,7 +29,7 @@ func ParseIssuers(texts []string) (out []Issuer, err error) {
 	for _, text := range texts {
 		address, audience, _ := strings.Cut(strings.TrimSpace(text), "=")
 		if audience == "" {
-			return nil, fmt.Errorf("issuer %q: want https://issuer=audience: without an audience, tokens that it issues for others were accepted, too", text)
+			return nil, fmt.Errorf("issuer %q: want https://issuer=audience: without an audience, tokens that it issues for others would be accepted, too", text)
 		}
 		i, known := at[address]
 		if !known {

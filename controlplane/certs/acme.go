@@ -83,10 +83,10 @@ func NewACME(cfg ACMEConfig) (*ACME, error) {
 	if cfg.Roots != "" {
 		raw, err := os.ReadFile(cfg.Roots)
 		if err != nil {
-			return nil, fmt.Errorf("CA of the ACME server: %w", err)
+			return nil, fmt.Errorf("CA of the ACME server (BERTH_ACME_CA): %w", err)
 		}
 		if a.roots = x509.NewCertPool(); !a.roots.AppendCertsFromPEM(raw) {
-			return nil, fmt.Errorf("CA of the ACME server: %s is not PEM", cfg.Roots)
+			return nil, fmt.Errorf("CA of the ACME server (BERTH_ACME_CA): %s is not PEM", cfg.Roots)
 		}
 	}
 	return a, a.with(func(_ *certmagic.Config, i *certmagic.ACMEIssuer) error {

@@ -133,8 +133,10 @@ func (s *Server) load() (err error) {
 		}
 	}
 	if c.TLSCert == "" {
-		s.certs, err = certs.OpenDev(c.DevCA, c.Domain, time.Now)
-		return err
+		if s.certs, err = certs.OpenDev(c.DevCA, c.Domain, time.Now); err != nil {
+			return fmt.Errorf("BERTH_DB_DEV_CA: %w", err)
+		}
+		return nil
 	}
 	if s.certs, err = certs.OpenFiles(c.TLSCert, c.TLSKey, time.Now, s.log); err != nil {
 		return fmt.Errorf("BERTH_DB_TLS_CERT and BERTH_DB_TLS_KEY: %w", err)
