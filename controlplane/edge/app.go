@@ -138,7 +138,7 @@ func (e *Edge) domain(host string) (appID string, ok bool) {
 	return e.apps.cfg.Domain(name)
 }
 
-// What apps and functions are called in answers.
+// The words for apps and functions in answers.
 const (
 	nounApp      = "app"
 	nounFunction = "function"

@@ -144,7 +144,7 @@ func functionRoutes() []route {
 	return append(out, invokeRoutes()...)
 }
 
-// What pathInvoke matches is passed on, with any method, to the handler of a function;
+// A request that pathInvoke matches is passed on, with any method, to the handler of a function;
 // pathInvokeRoot is its path "/" without the slash.
 const (
 	pathInvokeRoot = "/v1/functions/:id/invoke"

@@ -47,7 +47,7 @@ func (p *price) UnmarshalYAML(n *yaml.Node) error {
 	return n.Decode((*int64)(p))
 }
 
-// What prices are for, in the units that usage is counted in.
+// The units of prices, in the units that usage is counted in.
 const (
 	msPerHour  = 3_600_000
 	mibPerGiB  = 1024
