@@ -118,7 +118,7 @@ type visitApp struct {
 }
 
 func (e *Edge) serveApp(w http.ResponseWriter, r *http.Request) {
-	id, ok := ParseApp(r.Host, e.cfg.Apps.Suffix)
+	id, ok := parseApp(r.Host, e.cfg.Apps.Suffix)
 	if !ok {
 		e.refuse(w, r, http.StatusNotFound, "not found", "an app's host name is <app_id>."+e.cfg.Apps.Suffix)
 		return

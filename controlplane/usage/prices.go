@@ -75,7 +75,7 @@ func LoadPrices(file string) (*Prices, error) {
 			return nil, err
 		}
 	}
-	p, err := ParsePrices(raw)
+	p, err := parsePrices(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func LoadPrices(file string) (*Prices, error) {
 	return p, nil
 }
 
-// ParsePrices reads a table: a YAML map of products, each a map of prices.
-func ParsePrices(raw []byte) (*Prices, error) {
+// parsePrices reads a table: a YAML map of products, each a map of prices.
+func parsePrices(raw []byte) (*Prices, error) {
 	var in map[string]productPrices
 	d := yaml.NewDecoder(bytes.NewReader(raw))
 	d.KnownFields(true)
