@@ -108,7 +108,7 @@ func functionRoutes() []route {
 			failures: []apierror.Error{away},
 		}},
 		{post, "/v1/functions/:id/rollback", workspace, ofFunction((*API).rollBackApp), operation{
-			id: "rollbackFunction", tag: "Functions", summary: "Serve an earlier deployment of a function again",
+			id: "rollbackFunction", tag: "Functions", summary: "Roll back to an earlier deployment of a function",
 			idempotent: true, body: api.RollBackApp{}, status: 202, answer: exampleFunctionDeployment,
 			failures: []apierror.Error{
 				conflict("nothing to roll back to", "no deployment was live before the present one"), conflict("deployment was never live", "it is failed"),
