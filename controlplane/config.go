@@ -190,7 +190,7 @@ func (c *Config) load() (replica, error) {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return replica{}, errors.New("BERTH_TLS_CERT and BERTH_TLS_KEY go together")
 	}
-	if err := errors.Join(c.checkRouter(), c.checkACME(), c.checkApps(), c.checkDomains()); err != nil {
+	if err := errors.Join(c.checkRouter(), c.checkACME(), c.checkPreviews(), c.checkApps(), c.checkDomains()); err != nil {
 		return replica{}, err
 	}
 	if c.HeartbeatInterval < 10*time.Millisecond {
@@ -207,6 +207,11 @@ func (c *Config) load() (replica, error) {
 	}
 	if d := c.ReplicaDeadAfter; d != 0 && d < leastDeadAfter {
 		return replica{}, fmt.Errorf("BERTH_REPLICA_DEAD_AFTER is %s, want at least %s, or 0 for never", d, leastDeadAfter)
+	}
+	for name, grace := range map[string]time.Duration{"BERTH_ORPHAN_GRACE": c.OrphanGrace, "BERTH_KEPT_GRACE": c.KeptGrace} {
+		if grace < 0 {
+			return replica{}, fmt.Errorf("%s is %s, want at least 0s", name, grace)
+		}
 	}
 	if c.EventRetention != 0 && c.EventRetention < time.Hour {
 		return replica{}, fmt.Errorf("BERTH_EVENT_RETENTION is %s, want at least 1h", c.EventRetention)

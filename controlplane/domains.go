@@ -209,7 +209,7 @@ func (s *Server) serveDomain(w http.ResponseWriter, r *http.Request) {
 		s.edge.RefuseMisdirected(w, r)
 		return
 	}
-	s.edge.ServeHTTP(w, r) // which knows what is none of its names
+	s.edge.ServeHTTP(w, r) // it answers 404 for names that it does not serve
 }
 
 // servePlain serves the port without TLS: it answers ACME servers, and sends everybody

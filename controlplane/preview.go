@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -18,6 +19,16 @@ func (c *Config) previewURL() string {
 		return "https://{port}-{id}." + c.PreviewSuffix
 	}
 	return ""
+}
+
+func (c *Config) checkPreviews() error {
+	switch {
+	case strings.Trim(c.PreviewSuffix, ".") != c.PreviewSuffix:
+		return fmt.Errorf("BERTH_PREVIEW_SUFFIX is %q, want a host name without a dot at either end", c.PreviewSuffix)
+	case c.PreviewURL != "" && (!strings.Contains(c.PreviewURL, "{port}") || !strings.Contains(c.PreviewURL, "{id}")):
+		return fmt.Errorf("BERTH_PREVIEW_URL is %q, want a pattern with {port} and {id}", c.PreviewURL)
+	}
+	return nil
 }
 
 func (s *Server) previewTokens() authn.PreviewTokens {

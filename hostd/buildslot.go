@@ -62,7 +62,7 @@ func poolLease(s slotPool, groups []int, confine cgroups, overheadMB int) func(c
 				entered()
 				rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), groupTime)
 				defer cancel()
-				// What stays is in the way of nothing: the slot's next guest takes it over.
+				// A group that cannot be removed does no harm: the slot's next guest takes it over.
 				_ = confine.Remove(rctx, group)
 				s.Return(got.Number)
 			},

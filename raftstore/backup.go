@@ -32,11 +32,6 @@ type Amendment struct {
 	row       func(was record.Row) record.Row // was: the backup's own; nil: it has none
 }
 
-// Amend makes an Amendment: the row takes the place of the one with its id.
-func Amend[T record.Row](t record.Table[T], row T) Amendment {
-	return Amendment{t.Name, row.RowMeta().ID, func(record.Row) record.Row { return row }}
-}
-
 // AmendBy makes an Amendment of the row that the backup itself has with an id. ok is false
 // if it has none. change must return another one.
 func AmendBy[T record.Row](t record.Table[T], id string, change func(was T, ok bool) T) Amendment {

@@ -138,7 +138,7 @@ func (s *Store) watchLeadership(notify <-chan bool) {
 				err = raft.ErrLeadershipLost
 			}
 			if err != nil {
-				// Such as a transfer under way, which ends soon either way.
+				// For example, leadership is being transferred, which ends soon either way.
 				select {
 				case <-time.After(10 * time.Millisecond):
 				case <-s.ctx.Done():

@@ -25,7 +25,7 @@ type proposer struct {
 	exited  chan struct{} // closed when run has returned
 }
 
-// What waits for the log at most: a log that is written has far less before it.
+// The most that may wait for the log. While the log is being written, far less waits.
 const (
 	maxQueued      = 4096
 	maxQueuedBytes = 64 << 20

@@ -337,8 +337,13 @@ func TestAmendmentsArePartOfARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(record.ClusterID, "later")
-	row := &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "new", Keep: time.Hour}
-	if err := leader.RestoreBackup(t.Context(), &backup, Amend(record.Clusters, row)); err != nil {
+	amended := AmendBy(record.Clusters, record.ClusterID, func(was *record.Cluster, _ bool) *record.Cluster {
+		if was.Name != "old" {
+			t.Errorf("the backup has %q", was.Name)
+		}
+		return &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "new", Keep: time.Hour}
+	})
+	if err := leader.RestoreBackup(t.Context(), &backup, amended); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range c.all {

@@ -70,7 +70,7 @@ func NewEventLog(path string) *EventLog { return &EventLog{path: path} }
 // file that became shorter was begun anew by another VMM and is read from its
 // beginning.
 func (l *EventLog) Next() ([]Event, error) {
-	f, err := OpenPlain(l.path, os.O_RDONLY, 0)
+	f, err := openPlain(l.path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

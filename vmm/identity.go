@@ -52,7 +52,7 @@ type record struct {
 func readRecord(dir string) (record, error) {
 	var r record
 	path := filepath.Join(dir, recordName)
-	f, err := OpenPlain(path, os.O_RDONLY, 0)
+	f, err := openPlain(path, os.O_RDONLY, 0)
 	if err != nil {
 		return r, err
 	}
@@ -77,9 +77,9 @@ func writeRecord(dir string, r record) error {
 	return atomicfile.Swap(filepath.Join(dir, recordName), raw, 0o600)
 }
 
-// OpenPlain opens a regular file in an untrusted directory: it follows no link, and
+// openPlain opens a regular file in an untrusted directory: it follows no link, and
 // does not block on a pipe.
-func OpenPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
+func openPlain(path string, flags int, mode os.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, err

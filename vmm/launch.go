@@ -111,7 +111,7 @@ func start(ctx context.Context, l Launch) (*Process, error) {
 	if err := awaitLock(lctx, socket+".lock"); err != nil {
 		return nil, fmt.Errorf("another VMM holds %s: %w", socket, err)
 	}
-	log, err := OpenPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	log, err := openPlain(LogPath(l.Dir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return nil, err
 	}

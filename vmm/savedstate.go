@@ -98,7 +98,7 @@ func Reclaim(dir string, names ...string) error {
 }
 
 func reclaimFile(path string) error {
-	f, err := OpenPlain(path, os.O_RDONLY, 0)
+	f, err := openPlain(path, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}

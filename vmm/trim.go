@@ -22,7 +22,7 @@ const (
 // The directory belongs to the VMM's user: what lies under the name may be
 // anything, and is looked at only once it is open.
 func trimLog(path string, keep int64) error {
-	f, err := OpenPlain(path, os.O_WRONLY, 0)
+	f, err := openPlain(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func trimLog(path string, keep int64) error {
 // it cannot be read. The directory belongs to the VMM's user, who may have put
 // anything in the log's place.
 func LogEnd(path string, n int64) string {
-	f, err := OpenPlain(path, os.O_RDONLY, 0)
+	f, err := openPlain(path, os.O_RDONLY, 0)
 	if err != nil {
 		return ""
 	}

@@ -47,7 +47,7 @@ func waitPidfd(f *os.File) {
 // its socket (acquire_api_socket_lock in vmm/src/api/http/mod.rs: an open file
 // description lock on the whole file). The file itself may stay behind.
 func awaitLock(ctx context.Context, path string) error {
-	f, err := OpenPlain(path, os.O_RDWR, 0)
+	f, err := openPlain(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

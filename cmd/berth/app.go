@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +47,10 @@ const (
 	envAdmin = "BERTH_ADMIN_TOKEN"
 )
 
-const remedy = "on a local stack, load all settings: set -a; . .berth/dev.env; set +a"
+const (
+	loadSettings = "set -a; . .berth/dev.env; set +a"
+	remedy       = "on a local stack, load all settings: " + loadSettings
+)
 
 // client returns a client with the first of the named credentials that is set.
 func (a *app) client(credentials ...string) (*api.Client, error) {
@@ -232,19 +236,29 @@ func (a *app) say(text, hint string, refused *api.Error) {
 	}
 }
 
-// diskFull is a sandbox's error about its own disk. Its status is also used for
-// hosts that are full.
-const diskFull = "no space left on device"
+const (
+	// diskFull is a sandbox's error about its own disk. Its status is also used for
+	// hosts that are full.
+	diskFull = "no space left on device"
+	noSource = "no source uploaded yet"
+)
 
 // hint returns what to do about an error, if that is known.
 func (a *app) hint(err error) string {
 	var op *net.OpError
+	var unknown x509.UnknownAuthorityError
 	var refused *api.Error
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
 		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? make up starts a local stack"
+	case errors.As(err, &unknown):
+		return "for a certificate of an authority of your own, SSL_CERT_FILE names the authority's file"
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "the service at this address has no TLS: use http://"
+	case errors.As(err, &refused) && refused.Message == noSource:
+		return "give a folder: berth app deploy APP --dir ."
 	case api.StatusOf(err) == 401:
-		return "the service does not accept this credential; a local stack creates new ones whenever it starts: " + remedy
+		return "the service does not accept this credential: sign in with another (berth login); a local stack creates new ones whenever it starts: " + loadSettings
 	case errors.As(err, &refused) && refused.Message == diskFull:
 		return "the sandbox's own disk is full: delete files in it; its size is the template's disk_mb"
 	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:

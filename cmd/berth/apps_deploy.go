@@ -213,7 +213,7 @@ func (a *app) appRollback() *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use:   "rollback APP [DEPLOYMENT]",
-		Short: "Serve an earlier deployment again, by default the one before",
+		Short: "Roll back to an earlier deployment, by default the one before",
 		Example: `  berth app rollback shop
   berth app rollback shop dep-z2q4m6w2k4t6r2p7j5dc`,
 		Args: wants(1, 2, "APP"), ValidArgsFunction: a.completeApps,

@@ -105,7 +105,7 @@ func (a *app) libpq(ctx context.Context, conn *api.DatabaseConnection) (map[stri
 	out := map[string]string{
 		"PGHOST": conn.Host, "PGPORT": strconv.Itoa(conn.Port), "PGDATABASE": conn.Database, "PGUSER": conn.Username,
 		"PGPASSWORD": conn.Password, "PGSSLMODE": "verify-full", "PGSSLROOTCERT": a.authorities(),
-		// What somebody has set for another server.
+		// Emptied, because they may be set for another server.
 		"PGSERVICE": "", "PGHOSTADDR": "", "PGREQUIRESSL": "", "PGSSLCERT": "", "PGSSLKEY": "", "PGSSLCRL": "",
 	}
 	addr := a.env(envDBAddr)

@@ -38,7 +38,11 @@ func run(args []string, stdin *os.File, stdout, stderr io.Writer, env func(strin
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	return a.report(ctx, root.ExecuteContext(ctx))
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && strings.HasPrefix(err.Error(), "required flag") { // cobra has no type for it
+		err = usage(cmd, "%s", err)
+	}
+	return a.report(ctx, err)
 }
 
 func (a *app) root() *cobra.Command {

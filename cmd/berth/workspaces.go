@@ -166,7 +166,10 @@ func readQuotas(cmd *cobra.Command, given []string) (*api.Quotas, error) {
 		name, value, _ := strings.Cut(g, "=")
 		field, known := fields[name]
 		n, err := strconv.Atoi(value)
-		if !known || err != nil {
+		if !known {
+			return nil, usage(cmd, "--quota %q: the quotas are %s", g, strings.Join(sortedKeys(fields), ", "))
+		}
+		if err != nil {
 			return nil, usage(cmd, "--quota %q: want NAME=NUMBER, such as sandboxes=40", g)
 		}
 		*field = &n

@@ -34,7 +34,7 @@ type Database struct {
 	Label      string         `json:"label,omitempty"`
 	AlwaysOn   bool           `json:"always_on"`             // it never sleeps
 	ClonedFrom string         `json:"cloned_from,omitempty"` // id of the database that it was cloned from
-	TargetTime *Time          `json:"target_time,omitempty"` // the moment of the source's past that was cloned, if one was given
+	TargetTime *Time          `json:"target_time,omitempty"` // the point in time of the source that was cloned, if one was given
 	CPU        int            `json:"cpu,omitempty"`         // as requested; has no effect
 	MemoryMB   int            `json:"memory_mb,omitempty"`   // as requested; has no effect
 	CreatedAt  Time           `json:"created_at"`
@@ -89,7 +89,7 @@ type PatchDatabase struct {
 type CloneDatabase struct {
 	Label      string        `json:"label,omitempty" maxLength:"100"` // default: the source's, with " (clone)"
 	Size       *DatabaseSize `json:"size,omitempty"`                  // default: the source's
-	TargetTime *string       `json:"target_time,omitempty"`           // RFC 3339; default: the latest archived moment
+	TargetTime *string       `json:"target_time,omitempty"`           // RFC 3339, for point-in-time recovery; default: the latest that is archived
 }
 
 // FailoverDatabase is the body of POST /v1/databases/{id}/failover.

@@ -29,7 +29,7 @@ func (l *Log) Loops(t *loops.Term) []loops.Loop {
 func (l *Log) place(ctx context.Context, t *loops.Term) {
 	rows := raftstore.Find(t.Store.View(), record.AuditEntries, "pending", "yes")
 	slices.SortFunc(rows, func(a, b *record.AuditEntry) int {
-		// Of one entry of Raft's log, the order of lists, which is newest first.
+		// What came by one entry of Raft's log is placed in the order of lists, newest first.
 		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), strings.Compare(b.ID, a.ID))
 	})
 	var placed []*record.AuditEntry

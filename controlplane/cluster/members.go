@@ -107,12 +107,12 @@ func (s *Cluster) remember(ctx context.Context, id string, removed bool) error {
 	})
 }
 
-// setRemoved records whether a replica has been removed, and reports whether that is new.
-func setRemoved(tx *raftstore.Tx, id string, removed bool) bool {
+// setRemoved records whether a replica has been removed.
+func setRemoved(tx *raftstore.Tx, id string, removed bool) {
 	row, ok := raftstore.Get(tx, record.Clusters, record.ClusterID)
 	switch {
 	case !ok && !removed, ok && slices.Contains(row.Removed, id) == removed:
-		return false
+		return
 	case !ok:
 		row = NewRow(0)
 	default:
@@ -123,7 +123,6 @@ func setRemoved(tx *raftstore.Tx, id string, removed bool) bool {
 		row.Removed = append(row.Removed, id)
 	}
 	raftstore.Put(tx, record.Clusters, row)
-	return true
 }
 
 // NewRow returns the row of a new cluster, or of one restored from a backup, which

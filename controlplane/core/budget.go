@@ -38,8 +38,8 @@ type share struct {
 	users int
 }
 
-// NewBudget returns an unused budget.
-func NewBudget() *Budget {
+// newBudget returns an unused budget.
+func newBudget() *Budget {
 	return &Budget{all: semaphore.NewWeighted(maxOutputs), of: map[string]*share{}}
 }
 

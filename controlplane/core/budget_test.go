@@ -12,7 +12,7 @@ import (
 
 // A workspace whose readers are slow delays only itself.
 func TestOutputsAreHeldWithinBounds(t *testing.T) {
-	o := NewBudget()
+	o := newBudget()
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := o.Admit(t.Context(), ctx, "slow", maxWorkspaceOutputs); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestOutputsAreHeldWithinBounds(t *testing.T) {
 
 // Input that finds no room is refused after a while, and takes no room from outputs.
 func TestInputsAreHeldWithinBounds(t *testing.T) {
-	s := &Core{Inputs: NewBudget(), Outputs: NewBudget()}
+	s := &Core{Inputs: newBudget(), Outputs: newBudget()}
 	c := Caller{WorkspaceID: "ws"}
 	release, err := s.AdmitInput(t.Context(), c, maxWorkspaceOutputs)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestInputsAreHeldWithinBounds(t *testing.T) {
 
 func TestWhoWaitsForRoomForInputIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Core{Inputs: NewBudget()}
+		s := &Core{Inputs: newBudget()}
 		release, err := s.AdmitInput(t.Context(), Caller{}, maxWorkspaceOutputs)
 		if err != nil {
 			t.Fatal(err)

@@ -62,7 +62,7 @@ func New(c Core) *Core {
 	if c.DeleteWait == 0 {
 		c.DeleteWait = timescale.Limit(40 * time.Second)
 	}
-	c.Outputs, c.Inputs, c.creates, c.shares = NewBudget(), NewBudget(), newTurns(), &shares{}
+	c.Outputs, c.Inputs, c.creates, c.shares = newBudget(), newBudget(), newTurns(), &shares{}
 	c.Streams = NewOpen("streams", maxStreams)
 	return &c
 }

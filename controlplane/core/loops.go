@@ -26,7 +26,7 @@ func (c *Core) Loops(t *loops.Term) []loops.Loop {
 			})
 			loops.InParts(ctx, t, loopKeys, ids, func(tx *raftstore.Tx, part []string) error {
 				for _, id := range part {
-					// Who claims it anew puts a row that is young.
+					// The key may have been claimed again meanwhile: its row is young then.
 					if k, ok := raftstore.Get(tx, record.IdempotencyKeys, id); ok && mayExpire(k, tx.Now()) {
 						raftstore.Delete(tx, record.IdempotencyKeys, id)
 					}

@@ -177,7 +177,7 @@ func (f *Flows) placeable(view *raftstore.Snapshot, size string) error {
 
 // roomBeside reports whether any host other than hostID can take a database now.
 func (f *Flows) roomBeside(hostID string, view raftstore.Reader, size string) bool {
-	req, _ := placementOf(view, size)
+	req := placementOf(view, size)
 	req.Exclude = []string{hostID}
 	return f.Hosts.Choosable(view, req) == nil
 }
@@ -185,7 +185,7 @@ func (f *Flows) roomBeside(hostID string, view raftstore.Reader, size string) bo
 // room returns why no host has room for a database. A host that has yet to get the
 // template counts as having room.
 func (f *Flows) room(view raftstore.Reader, size string) error {
-	req, _ := placementOf(view, size)
+	req := placementOf(view, size)
 	err := f.Hosts.Choosable(view, req)
 	if reasonFor(err) == placement.TemplateUnready {
 		return nil

@@ -87,18 +87,18 @@ func hostOf(r raftstore.Reader, fl *record.Flow) string {
 	return box.HostID
 }
 
-// placementOf returns what a database asks of placement. known is false while its
-// template has no build.
-func placementOf(r raftstore.Reader, size string) (req placement.Request, known bool) {
-	req.Template = templateOf(size)
+// placementOf returns what a database asks of placement. It names no builds while its
+// template has none.
+func placementOf(r raftstore.Reader, size string) placement.Request {
+	req := placement.Request{Template: templateOf(size)}
 	t, ok := template.Operators(r, req.Template)
 	if !ok || t.BuildID == "" {
-		return req, false
+		return req
 	}
 	if b, ok := raftstore.Get(r, record.Builds, t.BuildID); ok {
 		req.Builds = b.Digests()
 	}
-	return req, true
+	return req
 }
 
 // errNoBucket means that no host that could ask the bucket answers, or that the bucket

@@ -136,7 +136,7 @@ func (f *Flows) makeSandbox(_ context.Context, run flow.Run) (flow.Commit, error
 	if !known || t.BuildID == "" {
 		return going(flow.Goto(stepTemplate, data)), nil
 	}
-	req, _ := placementOf(run.View, d.Size)
+	req := placementOf(run.View, d.Size)
 	switch err := f.Hosts.Choosable(run.View, req); {
 	case reasonFor(err) == placement.TemplateUnready:
 		return saying(run, data, "hosts are yet to get its template", flow.Sleep(stepSandbox, time.Second, data)), nil

@@ -118,7 +118,7 @@ type visitApp struct {
 }
 
 func (e *Edge) serveApp(w http.ResponseWriter, r *http.Request) {
-	id, ok := ParseApp(r.Host, e.cfg.Apps.Suffix)
+	id, ok := parseApp(r.Host, e.cfg.Apps.Suffix)
 	if !ok {
 		e.refuse(w, r, http.StatusNotFound, "not found", "an app's host name is <app_id>."+e.cfg.Apps.Suffix)
 		return
@@ -138,7 +138,7 @@ func (e *Edge) domain(host string) (appID string, ok bool) {
 	return e.apps.cfg.Domain(name)
 }
 
-// What apps and functions are called in answers.
+// The words for apps and functions in answers.
 const (
 	nounApp      = "app"
 	nounFunction = "function"

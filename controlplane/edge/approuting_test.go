@@ -193,11 +193,11 @@ func FuzzParseApp(f *testing.F) {
 	f.Add("a.b."+appSuffix, appSuffix)
 	f.Add("[::1]:80", "")
 	f.Fuzz(func(t *testing.T, host, suffix string) {
-		id, ok := ParseApp(host, suffix)
+		id, ok := parseApp(host, suffix)
 		if ok && (!Belongs(host, suffix) || !validAppID(id) || strings.ContainsAny(id, "./:%")) {
 			t.Errorf("%q: %q", host, id)
 		}
-		if again, same := ParseApp(id+"."+suffix, suffix); ok && !strings.ContainsAny(suffix, ":[]") && (!same || again != id) {
+		if again, same := parseApp(id+"."+suffix, suffix); ok && !strings.ContainsAny(suffix, ":[]") && (!same || again != id) {
 			t.Errorf("%q is %q, and that is %q", host, id, again)
 		}
 	})

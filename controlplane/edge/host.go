@@ -78,9 +78,9 @@ func Parse(host, suffix string) (n Name, ok bool) {
 	return Name{Port: int(port), SandboxID: id}, true
 }
 
-// ParseApp parses "<app_id>.<suffix>", with or without a port number after it. ok is
+// parseApp parses "<app_id>.<suffix>", with or without a port number after it. ok is
 // false for what can be no app's name.
-func ParseApp(host, suffix string) (id string, ok bool) {
+func parseApp(host, suffix string) (id string, ok bool) {
 	l, ok := label(host, suffix)
 	if !ok || !validAppID(l) {
 		return "", false

@@ -98,8 +98,7 @@ func Wait(step string, atMost time.Duration, data any, tables ...string) Next {
 	return Next{step: step, data: data, after: atMost, wait: tables}
 }
 
-// Join runs a step once every child of the flow has ended. Children returns their
-// outcomes.
+// Join runs a step once every child of the flow has ended.
 func Join(step string, data any) Next { return Next{step: step, data: data, join: true} }
 
 // By gives the flow another deadline, for one whose time begins to run at a step.
@@ -159,12 +158,6 @@ func Preempt(tx *raftstore.Tx, n New) error {
 		end(tx, f, &record.Outcome{Preempted: true})
 	}
 	return Begin(tx, n)
-}
-
-// Children returns the outcomes of a flow's children that have ended, in the order
-// of their ids.
-func Children(r raftstore.Reader, f *record.Flow) []*record.Outcome {
-	return raftstore.Find(r, record.Outcomes, "parent", f.ID)
 }
 
 // Live returns the live flow on a subject.

@@ -74,7 +74,7 @@ func (a *API) readHook(c *gin.Context) (body []byte, release func(), err error) 
 	body = make([]byte, 0, freeHookBody)
 	for {
 		if len(body) == cap(body) {
-			// Of a known length, no more than that; else at most twice what there is.
+			// The buffer doubles, up to the length of the body if that is known.
 			more := min(int64(len(body)), maxHookBody+1-int64(len(body)))
 			if r.ContentLength > 0 {
 				more = min(more, r.ContentLength+1-int64(len(body)))

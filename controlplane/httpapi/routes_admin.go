@@ -27,12 +27,12 @@ func adminRoutes() []route {
 			failures: refusals(apierror.EConflict, "the last replica cannot be removed", "no majority of the replicas would be left"),
 		}},
 		{del, "/v1/admin/routers/:name", operator, (*API).removeRouter, operation{
-			id: "removeRouter", tag: "Administration", summary: "Refuse a router of databases from now on",
+			id: "removeRouter", tag: "Administration", summary: "Remove a PostgreSQL router, which is refused from now on",
 			detail: "For ever: a router is known by its certificate alone, so that one that is to come back needs another name. One that never was is refused, too.",
 			status: 204, failures: []apierror.Error{{Code: apierror.EConflict, Message: "too many routers were removed"}},
 		}},
 		{post, "/v1/admin/raft/transfer-leadership", operator, (*API).transferLeadership, operation{
-			id: "transferLeadership", tag: "Administration", summary: "Hand leadership to another replica",
+			id: "transferLeadership", tag: "Administration", summary: "Transfer leadership to another replica",
 			body: api.TransferLeadership{To: "r2"}, status: 204,
 			failures: []apierror.Error{{Code: apierror.ENotFound, Message: "not found"}},
 		}},
@@ -42,7 +42,7 @@ func adminRoutes() []route {
 			status: 200, answerType: backupType,
 		}},
 		{post, "/v1/admin/raft/restore", operator, (*API).restore, operation{
-			id: "restore", tag: "Administration", summary: "Replace the control store by a backup",
+			id: "restore", tag: "Administration", summary: "Restore the control store from a backup",
 			bodyType: backupType, status: 204,
 			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid backup"}},
 		}},
@@ -67,7 +67,7 @@ func adminRoutes() []route {
 				apierror.Error{Code: apierror.EUnavailable, Message: "event store unavailable"}),
 		}},
 		{post, "/v1/admin/agents/:id/drain", operator, (*API).drainAgent, operation{
-			id: "drainAgent", tag: "Administration", summary: "Place no new sandbox on a host",
+			id: "drainAgent", tag: "Administration", summary: "Drain a host: place no new sandbox on it",
 			detail: "What runs on it keeps running.",
 			body:   api.Empty{}, status: 200, answer: exampleAgent,
 		}},
@@ -76,7 +76,7 @@ func adminRoutes() []route {
 			status: 200, answer: exampleEvacuated,
 		}},
 		{post, "/v1/admin/agents/:id/evacuate", operator, (*API).evacuateAgent, operation{
-			id: "evacuateAgent", tag: "Administration", summary: "Move what sleeps or can sleep on a host to others",
+			id: "evacuateAgent", tag: "Administration", summary: "Evacuate a host: move its sandboxes, databases and apps to others",
 			detail: "The host is drained. Its sandboxes are hibernated, moved through the snapshot store under the same id, and those that ran are woken there. " +
 				"The call returns at once; `evacuation` of the host says how far it has come, and what stays and why. Again, it tries again what could not be moved; undrain gives it up.",
 			body: api.EvacuateAgent{AtOnce: new(4)}, status: 200, answer: exampleEvacuated,
@@ -86,7 +86,7 @@ func adminRoutes() []route {
 			},
 		}},
 		{post, "/v1/admin/rebalance", operator, (*API).rebalance, operation{
-			id: "rebalance", tag: "Administration", summary: "Move what sleeps on the fuller hosts to the emptier ones",
+			id: "rebalance", tag: "Administration", summary: "Rebalance hosts: move what sleeps on the fuller ones to the emptier ones",
 			detail: "Sandboxes and databases that sleep move through the snapshot store under the same id, until hosts differ by less than `percent` of an even share of the disk that is reserved. " +
 				"What runs is never touched, nor are hosts that are drained, have had trouble or have no snapshot store. With `dry_run` nothing moves, and `moves` tells what would. " +
 				"The call returns at once; GET tells how far it has come. Again, it tries again what could not be moved.",
@@ -95,19 +95,19 @@ func adminRoutes() []route {
 				apierror.Error{Code: apierror.EUnavailable, Message: "this leader has not heard all hosts yet"}),
 		}},
 		{get, "/v1/admin/rebalance", operator, (*API).showRebalancing, operation{
-			id: "getRebalancing", tag: "Administration", summary: "Tell how even hosts are, and how far a rebalancing has come",
+			id: "getRebalancing", tag: "Administration", summary: "Read how evenly hosts are filled, and how far a rebalancing has come",
 			status: 200, answer: exampleRebalancing,
 		}},
 		{del, "/v1/admin/rebalance", operator, (*API).stopRebalancing, operation{
-			id: "stopRebalancing", tag: "Administration", summary: "Give up a rebalancing", status: 204,
+			id: "stopRebalancing", tag: "Administration", summary: "Stop a rebalancing", status: 204,
 			detail: "What is under way still arrives.",
 		}},
 		{post, "/v1/admin/agents/:id/undrain", operator, (*API).undrainAgent, operation{
-			id: "undrainAgent", tag: "Administration", summary: "Place sandboxes on a host again",
+			id: "undrainAgent", tag: "Administration", summary: "Undrain a host: place sandboxes on it again",
 			body: api.Empty{}, status: 200, answer: exampleAgent,
 		}},
 		{del, "/v1/admin/agents/:id", operator, (*API).removeAgent, operation{
-			id: "removeAgent", tag: "Administration", summary: "Forget a host that has no sandbox left", status: 204,
+			id: "removeAgent", tag: "Administration", summary: "Remove a host that has no sandbox left", status: 204,
 			failures: []apierror.Error{
 				{Code: apierror.EConflict, Message: "agent has sandboxes"},
 				{Code: apierror.EConflict, Message: "agent has volumes or snapshots"},

@@ -145,7 +145,7 @@ func appRoutes() []route {
 			failures: []apierror.Error{manyLogs, away},
 		}},
 		{post, "/v1/apps/:id/rollback", workspace, ofApp((*API).rollBackApp), operation{
-			id: "rollbackApp", tag: "Apps", summary: "Serve an earlier deployment again",
+			id: "rollbackApp", tag: "Apps", summary: "Roll back to an earlier deployment",
 			detail: "The one that was live before, or the one that is named. The answer is a new deployment, which builds nothing where the artifact " +
 				"of the earlier one is kept. To repeat it is to go back to what it has replaced: use an Idempotency-Key, or name the deployment.",
 			idempotent: true, body: api.RollBackApp{DeploymentID: exampleDeploymentID}, status: 202, answer: exampleRollback,

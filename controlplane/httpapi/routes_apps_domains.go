@@ -24,7 +24,7 @@ func appDomainRoutes() []route {
 	taken := apierror.Error{Code: apierror.EConflict, Message: "domain is taken", Detail: "another workspace has verified it"}
 	return []route{
 		{post, "/v1/apps/:id/domains", workspace, ofDomains((*API).createDomain), operation{
-			free: true, id: "createAppDomain", tag: "Apps", summary: "Claim a domain for an app",
+			free: true, id: "createAppDomain", tag: "Apps", summary: "Add a custom domain to an app",
 			detail: "The answer says in `dns` what to set: the TXT record proves the domain, the other record leads to the app. DNS is looked into by itself for a week, " +
 				"and by `verify` at once. At most 10 an app and 50 a workspace.",
 			idempotent: true, body: api.CreateAppDomain{Domain: "shop.example.com"}, status: 201, answer: exampleNewDomain,
@@ -46,14 +46,14 @@ func appDomainRoutes() []route {
 			id: "getAppDomain", tag: "Apps", summary: "Read one domain of an app", status: 200, answer: exampleDomain,
 		}},
 		{post, "/v1/apps/:id/domains/:domain/verify", workspace, ofDomain((*API).verifyDomain), operation{
-			id: "verifyAppDomain", tag: "Apps", summary: "Look into DNS for the proof of a domain now",
+			id: "verifyAppDomain", tag: "Apps", summary: "Verify a custom domain now, by its TXT record in DNS",
 			detail: "A domain whose TXT record is not there stays `pending`, and `error` says what was found. One that had failed is looked for again. " +
 				"Where a certificate could not be had, it is soon ordered again.",
 			body: api.Empty{}, status: 200, answer: exampleDomain,
 			failures: []apierror.Error{taken, {Code: apierror.ERateLimited, Message: "looked a moment ago", Detail: "DNS was asked within the last 2s"}},
 		}},
 		{del, "/v1/apps/:id/domains/:domain", workspace, ofDomain((*API).deleteDomain), operation{
-			id: "deleteAppDomain", tag: "Apps", summary: "Give a domain of an app up", detail: "It leads to the app no more, and its certificate is deleted.", status: 204,
+			id: "deleteAppDomain", tag: "Apps", summary: "Remove a custom domain of an app", detail: "It leads to the app no more, and its certificate is deleted.", status: 204,
 		}},
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 )
 
-// What pathAppProxy matches is passed on, with any method, to the program of an app;
+// A request that pathAppProxy matches is passed on, with any method, to the program of an app;
 // pathAppRoot is its path "/" without the slash.
 const (
 	pathAppRoot  = "/v1/apps/:id/proxy"
@@ -68,7 +68,7 @@ func (a *API) passToApp(c *gin.Context, id string) error {
 func passTo(c *gin.Context, to http.Handler) {
 	r := c.Request.WithContext(c.Request.Context())
 	if r.ContentLength != 0 {
-		// It may come for as long as it comes at all.
+		// The body may take any time, as long as some of it arrives.
 		body := newStream(c, math.MaxInt64)
 		defer body.leave()
 		r.Body = struct {

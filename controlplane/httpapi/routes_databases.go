@@ -89,7 +89,7 @@ func databaseRoutes() []route {
 			failures: []apierror.Error{conflict("database is provisioning", ""), errNoRoom, away},
 		}},
 		{post, "/v1/databases/:id/reset-credentials", workspace, (*API).resetCredentials, operation{
-			id: "resetCredentials", tag: "Databases", summary: "Give a database that runs another password and another broker token",
+			id: "resetCredentials", tag: "Databases", summary: "Rotate the password and the broker token of a running database",
 			detail: "Answers once a log-in with them was made. Who was logged in with the old password is cut off. " +
 				"An error means that the old ones are in force, or will be; after a 503 a read says which are.",
 			body: api.Empty{}, status: 200, answer: exampleConnection,
@@ -100,7 +100,7 @@ func databaseRoutes() []route {
 			},
 		}},
 		{post, "/v1/databases/:id/clone", workspace, (*API).cloneDatabase, operation{
-			id: "cloneDatabase", tag: "Databases", summary: "Create a database with the data of another one, as it is or was at a moment",
+			id: "cloneDatabase", tag: "Databases", summary: "Clone a database, as it is or as of a point in time",
 			detail:     "Of databases that run, hibernate or have failed. Answers at once, as a create does. Another `size` is how a database is resized.",
 			idempotent: true,
 			body:       exampleClone, status: 202, answer: exampleCloned,
@@ -113,7 +113,7 @@ func databaseRoutes() []route {
 			},
 		}},
 		{post, "/v1/databases/:id/failover", workspace, (*API).failOverDatabase, operation{
-			id: "failoverDatabase", tag: "Databases", summary: "Restore a database that has failed on another host, from its archive",
+			id: "failoverDatabase", tag: "Databases", summary: "Fail a database over: restore it on another host, from its archive",
 			detail: "It keeps its id, its host name and its credentials. With `force` also one that runs: what it wrote in the last minute may be lost.",
 			body:   api.FailoverDatabase{}, status: 202, answer: api.DatabaseFailover{
 				ID: exampleDatabase.ID, Status: api.DatabaseRestoring,

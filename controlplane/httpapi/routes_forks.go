@@ -48,7 +48,7 @@ func forkRoutes() []route {
 	volumes := apierror.Error{Code: apierror.EConflict, Message: "volumes are attached"}
 	return slices.Concat(snapshotRoutes(volumes), []route{
 		{method: post, path: "/v1/sandboxes/:id/fork", access: workspace, handle: (*API).fork, doc: operation{
-			id: "forkSandbox", tag: "Snapshots and forks", summary: "Make children with the disk of a running sandbox",
+			id: "forkSandbox", tag: "Snapshots and forks", summary: "Fork a running sandbox with its disk",
 			detail: "Cold, the default: each child boots from a copy of the disk. Warm, for a single child: it takes over the parent's memory, " +
 				"disk and address, and the parent is paused until it is resumed. A child that fails to start is reported in `failed`; the others live.",
 			idempotent: true, body: exampleFork, status: 201, answer: exampleForked,
@@ -59,14 +59,14 @@ func forkRoutes() []route {
 			}),
 		}},
 		{method: post, path: "/v1/sandboxes/:id/fork-tree", access: workspace, handle: (*API).forkTree, doc: operation{
-			id: "forkTree", tag: "Snapshots and forks", summary: "Make children with the disk and the memory of a running sandbox",
+			id: "forkTree", tag: "Snapshots and forks", summary: "Fork a running sandbox with its disk and memory",
 			detail: "Every process lives on in each child. The parent is paused for `pause_ms`. A child that fails to start is " +
 				"reported in `failed`; the others live.",
 			idempotent: true, body: exampleForkTree, status: 201, answer: exampleForkedTree,
 			failures: append(slices.Clone(children), volumes),
 		}},
 		{method: post, path: "/v1/sandboxes/:id/promote", access: workspace, handle: (*API).promote, doc: operation{
-			id: "promote", tag: "Snapshots and forks", summary: "Choose a fork-tree's child, and delete its siblings",
+			id: "promote", tag: "Snapshots and forks", summary: "Promote a child of a fork tree, and delete its siblings",
 			detail: "The parent is not a sibling, and is kept.",
 			body:   examplePromote, status: 200, answer: examplePromoted,
 			failures: []apierror.Error{

@@ -108,7 +108,7 @@ func functionRoutes() []route {
 			failures: []apierror.Error{away},
 		}},
 		{post, "/v1/functions/:id/rollback", workspace, ofFunction((*API).rollBackApp), operation{
-			id: "rollbackFunction", tag: "Functions", summary: "Serve an earlier deployment of a function again",
+			id: "rollbackFunction", tag: "Functions", summary: "Roll back to an earlier deployment of a function",
 			idempotent: true, body: api.RollBackApp{}, status: 202, answer: exampleFunctionDeployment,
 			failures: []apierror.Error{
 				conflict("nothing to roll back to", "no deployment was live before the present one"), conflict("deployment was never live", "it is failed"),
@@ -144,7 +144,7 @@ func functionRoutes() []route {
 	return append(out, invokeRoutes()...)
 }
 
-// What pathInvoke matches is passed on, with any method, to the handler of a function;
+// A request that pathInvoke matches is passed on, with any method, to the handler of a function;
 // pathInvokeRoot is its path "/" without the slash.
 const (
 	pathInvokeRoot = "/v1/functions/:id/invoke"

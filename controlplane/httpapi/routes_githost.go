@@ -104,7 +104,7 @@ func githostRoutes() []route {
 // gitHook is the route of a git host's webhooks.
 func gitHook(provider, id string, handle func(*API, *gin.Context) error, detail string) route {
 	return route{post, "/v1/webhooks/" + provider, signed, handle, operation{
-		id: id, tag: "Git hosting", summary: "Take an event of " + provider, detail: detail + " An event that was received before has no effect.",
+		id: id, tag: "Git hosting", summary: "Receive a webhook of " + provider, detail: detail + " An event that was received before has no effect.",
 		bodyType: "application/json", status: http.StatusAccepted, answer: api.GitEventReceipt{Status: api.GitEventAccepted},
 		failures: []apierror.Error{
 			{Code: apierror.EInvalid, Message: "invalid payload", Detail: "the payload is not as documented"},

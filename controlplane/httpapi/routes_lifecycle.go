@@ -32,19 +32,19 @@ func lifecycleRoutes() []route {
 	paused.Status, hibernated.Status = api.SandboxPaused, api.SandboxHibernated
 	return []route{
 		{method: post, path: "/v1/sandboxes/:id/pause", access: workspace, handle: (*API).pauseSandbox, doc: operation{
-			id: "pauseSandbox", tag: "Lifecycle", summary: "Stop a running sandbox's CPUs",
+			id: "pauseSandbox", tag: "Lifecycle", summary: "Pause a running sandbox: stop its CPUs",
 			detail: "Its memory stays on the host, and its time to live keeps counting.",
 			body:   api.Empty{}, status: 200, answer: paused,
 			failures: []apierror.Error{gone, is("hibernated", "cannot pause it: wake it first"), away},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/resume", access: workspace, handle: (*API).resumeSandbox, doc: operation{
-			id: "resumeSandbox", tag: "Lifecycle", summary: "Let a paused sandbox run on",
+			id: "resumeSandbox", tag: "Lifecycle", summary: "Resume a paused sandbox",
 			detail: "Also resumes the parent of a warm fork, which is left paused, and gets memory and a network slot again.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
 			failures: []apierror.Error{gone, is("running", "cannot resume it: there is nothing to do"), away, full},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/hibernate", access: workspace, handle: (*API).hibernateSandbox, doc: operation{
-			id: "hibernateSandbox", tag: "Lifecycle", summary: "Write a running sandbox's memory to its host's disk and end its VM",
+			id: "hibernateSandbox", tag: "Lifecycle", summary: "Hibernate a running sandbox: write its memory to its host's disk, and end its VM",
 			detail: "It keeps its disk and its network slot, but takes no memory and no CPU.",
 			body:   api.Empty{}, status: 200, answer: hibernated,
 			failures: []apierror.Error{
@@ -53,7 +53,7 @@ func lifecycleRoutes() []route {
 			},
 		}},
 		{method: post, path: "/v1/sandboxes/:id/wake", access: workspace, handle: (*API).wakeSandbox, doc: operation{
-			id: "wakeSandbox", tag: "Lifecycle", summary: "Let a hibernated sandbox go on where it was",
+			id: "wakeSandbox", tag: "Lifecycle", summary: "Wake a hibernated sandbox",
 			detail: "A sandbox that already runs is returned as it is, so wakes at the same time are one wake.",
 			body:   api.Empty{}, status: 200, answer: exampleSandbox,
 			failures: []apierror.Error{gone, is("paused", "cannot wake it: resume it first"), away, full, errMemoryLost},

@@ -9,19 +9,19 @@ import (
 func serviceRoutes() []route {
 	return []route{
 		{get, "/healthz", public, (*API).healthz, operation{
-			id: "healthz", tag: "Service", summary: "Tell whether this replica is well",
+			id: "healthz", tag: "Service", summary: "Check the health of this replica",
 			detail: "It answers 200 even while no sandbox can be placed.",
 			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
 			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "unhealthy"}},
 		}},
 		{get, "/readyz", public, (*API).readyz, operation{
-			id: "readyz", tag: "Service", summary: "Tell whether this replica can serve requests now",
+			id: "readyz", tag: "Service", summary: "Check the readiness of this replica: whether it can serve requests now",
 			detail: "For load balancers. It is a member of the cluster that knows a leader and what was committed, and does not stop. The detail names what is missing.",
 			status: 200, anyReplica: true, answer: api.Health{Status: "ok"},
 			failures: []apierror.Error{{Code: apierror.EUnavailable, Message: "not ready", Detail: "leader: none is known"}},
 		}},
 		{get, "/version", public, (*API).version, operation{
-			id: "version", tag: "Service", summary: "Tell which build answers",
+			id: "version", tag: "Service", summary: "Read the version of this replica",
 			status: 200, anyReplica: true, answer: exampleVersion,
 		}},
 		{get, "/metrics", public, (*API).showMetrics, operation{

@@ -59,7 +59,7 @@ func webhookRoutes() []route {
 			id: "deleteWebhookEndpoint", tag: "Webhooks", summary: "Delete an endpoint and its deliveries, also those to come", status: 204,
 		}},
 		{post, "/v1/webhooks/endpoints/:id/rotate", workspace, (*API).rotateWebhookSecret, operation{
-			id: "rotateWebhookSecret", tag: "Webhooks", summary: "Give an endpoint another signing secret",
+			id: "rotateWebhookSecret", tag: "Webhooks", summary: "Rotate the signing secret of an endpoint",
 			detail: "Every attempt from now on is signed with it. What the receiver refuses until it knows the secret is sent again.",
 			body:   api.Empty{}, status: 200, answer: exampleNewWebhookEndpoint,
 		}},
@@ -77,7 +77,7 @@ func webhookRoutes() []route {
 			body:   api.Empty{}, status: 202, answer: exampleNewWebhookDelivery, failures: []apierror.Error{manyWait},
 		}},
 		{post, "/v1/webhooks/endpoints/:id/deliveries/:delivery/replay", workspace, (*API).replayWebhookDelivery, operation{
-			id: "replayWebhookDelivery", tag: "Webhooks", summary: "Send a delivery again",
+			id: "replayWebhookDelivery", tag: "Webhooks", summary: "Replay a delivery",
 			detail: "At once, and on the schedule of a new one, whether it has arrived, is dead or waits for its next attempt.",
 			body:   api.Empty{}, status: 202, answer: exampleNewWebhookDelivery,
 			failures: []apierror.Error{{Code: apierror.EConflict, Message: "delivery is pending", Detail: "an attempt is under way, or is made in a moment"}, manyWait},

@@ -16,9 +16,9 @@ var databaseDiskMB = map[string]int{"1g": 10240, "4g": 20480, "16g": 40960}
 // DatabaseDiskMB returns how much disk a database of a size counts for.
 func DatabaseDiskMB(size string) int { return databaseDiskMB[size] }
 
-// SnapshotDiskMB returns how much disk a snapshot counts for: its size or, while that is
+// snapshotDiskMB returns how much disk a snapshot counts for: its size or, while that is
 // not known, the most that it may become.
-func SnapshotDiskMB(s *record.Snapshot) int {
+func snapshotDiskMB(s *record.Snapshot) int {
 	if s.Status == record.ResourceCreating || s.MemoryBytes+s.DiskBytes == 0 {
 		return s.MemoryMB + s.DiskMB
 	}
@@ -41,7 +41,7 @@ func DiskOf(r raftstore.Reader, workspaceID string) (mb int) {
 	}
 	for _, s := range raftstore.Find(r, record.Snapshots, "workspace", workspaceID) {
 		if s.Owner == nil && s.Status != record.ResourceDeleting {
-			mb += SnapshotDiskMB(s)
+			mb += snapshotDiskMB(s)
 		}
 	}
 	for _, v := range raftstore.Find(r, record.Volumes, "workspace", workspaceID) {

@@ -71,7 +71,7 @@ func NewCA(now time.Time) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseCA(encodeCert(cert.Raw), keyPEM)
+	return parseCA(encodeCert(cert.Raw), keyPEM)
 }
 
 func selfSigned(key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error) {
@@ -99,8 +99,8 @@ func selfSigned(key *ecdsa.PrivateKey, now time.Time) (*x509.Certificate, error)
 	return cert, nil
 }
 
-// ParseCA reads an authority from its two PEM files.
-func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+// parseCA reads an authority from its two PEM files.
+func parseCA(certPEM, keyPEM []byte) (*CA, error) {
 	k, err := parseKeyring(certPEM, keyPEM)
 	if err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func (by signer) renewCSR(csrPEM []byte, present *x509.Certificate, now time.Tim
 
 // namesOf returns what a certificate of this package was issued for.
 func namesOf(leaf *x509.Certificate) (id Identity, addresses []string, err error) {
-	if id, err = ParseIdentity(leaf.Subject.CommonName); err != nil {
+	if id, err = parseIdentity(leaf.Subject.CommonName); err != nil {
 		return id, nil, err
 	}
 	for _, name := range leaf.DNSNames {
@@ -302,7 +302,7 @@ func (by signer) signCSR(csrPEM []byte, id Identity, addresses []string, now tim
 }
 
 func (by signer) sign(id Identity, addresses []string, public any, now time.Time) ([]byte, error) {
-	if _, err := ParseIdentity(id.CommonName()); err != nil {
+	if _, err := parseIdentity(id.CommonName()); err != nil {
 		return nil, err
 	}
 	template := &x509.Certificate{

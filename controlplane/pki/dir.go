@@ -243,7 +243,7 @@ func LoadCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	ca, err := ParseCA(files[0], files[1])
+	ca, err := parseCA(files[0], files[1])
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}

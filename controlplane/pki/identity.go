@@ -41,8 +41,8 @@ func (i Identity) dnsName() string { return i.Name + "." + string(i.Role) + ".be
 // ErrIdentity is returned for a common name that is not an identity.
 var ErrIdentity = errors.New("not a berth identity")
 
-// ParseIdentity parses a common name.
-func ParseIdentity(commonName string) (Identity, error) {
+// parseIdentity parses a common name.
+func parseIdentity(commonName string) (Identity, error) {
 	role, name, ok := strings.Cut(commonName, ":")
 	id := Identity{Role: Role(role), Name: name}
 	switch {

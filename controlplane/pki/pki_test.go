@@ -179,13 +179,13 @@ func TestSignCSRRefusesBadInput(t *testing.T) {
 
 func TestParseIdentity(t *testing.T) {
 	for _, good := range []string{"replica:a", "host:h-1", "operator:ann"} {
-		id, err := ParseIdentity(good)
+		id, err := parseIdentity(good)
 		if err != nil || id.CommonName() != good {
 			t.Errorf("%q: %v %v", good, id, err)
 		}
 	}
 	for _, bad := range []string{"", "replica", "replica:", "root:a", "host:A", "host:a b", "host:-a", "host:a:b", "host:é", "host:\x00", "host:" + strings.Repeat("a", 64)} {
-		if _, err := ParseIdentity(bad); !errors.Is(err, ErrIdentity) {
+		if _, err := parseIdentity(bad); !errors.Is(err, ErrIdentity) {
 			t.Errorf("%q: error %v, want ErrIdentity", bad, err)
 		}
 	}
@@ -290,7 +290,7 @@ func TestReplicasDeriveTheSameSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := ParseCA(ca.CertPEM(), keyPEM)
+	other, err := parseCA(ca.CertPEM(), keyPEM)
 	if err != nil {
 		t.Fatal(err)
 	}

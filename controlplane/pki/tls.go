@@ -34,7 +34,7 @@ func parseNode(dir string, caPEM, certPEM, keyPEM []byte) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
 	}
-	id, err := ParseIdentity(cert.Leaf.Subject.CommonName)
+	id, err := parseIdentity(cert.Leaf.Subject.CommonName)
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
@@ -114,7 +114,7 @@ func (n *Node) ClientTLS(accept func(Identity) error, protocols ...string) *tls.
 			if _, err := cs.PeerCertificates[0].Verify(opts); err != nil {
 				return fmt.Errorf("server certificate: %w", err)
 			}
-			id, err := ParseIdentity(cs.PeerCertificates[0].Subject.CommonName)
+			id, err := parseIdentity(cs.PeerCertificates[0].Subject.CommonName)
 			if err != nil {
 				return fmt.Errorf("server certificate: %w", err)
 			}
@@ -149,6 +149,6 @@ func PeerIdentity(cs *tls.ConnectionState) (Identity, bool) {
 	if cs == nil || len(cs.VerifiedChains) == 0 {
 		return Identity{}, false
 	}
-	id, err := ParseIdentity(cs.PeerCertificates[0].Subject.CommonName)
+	id, err := parseIdentity(cs.PeerCertificates[0].Subject.CommonName)
 	return id, err == nil
 }

@@ -28,15 +28,15 @@ func Follows(s *record.Sandbox, b hostapi.BoxState) bool {
 	case record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated:
 		return true
 	case record.SandboxFailed:
-		return Recoverable(s) && (s.Unreachable || b.Status != hostapi.StatusFailed)
+		return recoverable(s) && (s.Unreachable || b.Status != hostapi.StatusFailed)
 	}
 	return false
 }
 
-// Recoverable reports whether a failed sandbox is used again if its host still has
+// recoverable reports whether a failed sandbox is used again if its host still has
 // its box. An exclusive sandbox must never run twice, so it is given up, unless it
 // has an owner: the owner gives it up by deleting it before another takes its place.
-func Recoverable(s *record.Sandbox) bool {
+func recoverable(s *record.Sandbox) bool {
 	if s.Exclusive {
 		return s.Persistent && s.Owner != nil
 	}
@@ -52,7 +52,7 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	c := s.Clone()
 	c.Status, c.HostSeq, c.Error, c.Unreachable = record.SandboxStatus(b.Status), max(s.HostSeq, b.Seq), "", false
 	if b.Status == hostapi.StatusFailed {
-		c.Error = FailureOf(b)
+		c.Error = failureOf(b)
 	}
 	// An unreachable sandbox was not woken, so its expiry stays.
 	if !s.Unreachable || c.Status == record.SandboxHibernated || c.ExpiresAt.IsZero() {
@@ -62,8 +62,8 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 	return c
 }
 
-// FailureOf returns the error of a sandbox that its host reports as failed.
-func FailureOf(b hostapi.BoxState) string {
+// failureOf returns the error of a sandbox that its host reports as failed.
+func failureOf(b hostapi.BoxState) string {
 	if b.Error != "" {
 		return b.Error
 	}

@@ -82,7 +82,7 @@ func fail(tx *raftstore.Tx, s *record.Sandbox, reason string, unreachable bool) 
 
 // unreachable marks a sandbox as failed because its host is gone. An exclusive one
 // is given up for good, because its host has ended it, unless its owner decides: see
-// Recoverable.
+// recoverable.
 func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 	reason := errHostLost
 	if _, known := raftstore.Get(tx, record.Hosts, s.HostID); !known {
@@ -220,7 +220,7 @@ func accounts(s *record.Sandbox, known bool, hostID string, b hostapi.BoxState) 
 		return true // it arrives there
 	case !known, s.HostID != hostID, b.Generation < s.Generation:
 		return false
-	case s.Status == record.SandboxFailed && !Recoverable(s):
+	case s.Status == record.SandboxFailed && !recoverable(s):
 		return b.Status == hostapi.StatusFailed || b.Status == hostapi.StatusDeleting
 	}
 	return true

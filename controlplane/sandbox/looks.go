@@ -51,7 +51,7 @@ func (l *looks) next(sessions map[string]hosts.Session) (ids []string) {
 	slices.SortFunc(others, func(a, b string) int { return cmp.Or(cmp.Compare(l.at[a].pass, l.at[b].pass), cmp.Compare(a, b)) })
 	left := boxesAPass
 	for _, id := range others {
-		// One without boxes may lack some.
+		// A host that reports no boxes counts as one: boxes that the records place there may be missing.
 		if left -= 1 + len(sessions[id].Heartbeat.Boxes); left < 0 && len(ids) > 0 {
 			break
 		}

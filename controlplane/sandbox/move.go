@@ -440,7 +440,7 @@ func (f *Flows) stay(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		}
 		c := s.Clone()
 		c.Move, c.MoveError = nil, data.Why
-		// Of an evacuation that has begun meanwhile it has its turn yet.
+		// An evacuation that has begun since this move tries the sandbox again, so nothing has failed in it yet.
 		if h, ok := raftstore.Get(tx, record.Hosts, data.From.HostID); ok && h.Evacuation != nil && !h.Evacuation.Began.Equal(data.Evacuation) {
 			c.MoveError = ""
 		} else {

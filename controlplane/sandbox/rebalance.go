@@ -129,7 +129,7 @@ func (k *keeper) rebalance(ctx context.Context) {
 		if under >= now.AtOnce {
 			return
 		}
-		// Those that arrive together need memory together, for a moment.
+		// Sandboxes that arrive at the same time need memory at the same time, for a moment.
 		if s, there := raftstore.Get(view, record.Sandboxes, shift.ID); there && free[shift.To] >= s.MemoryMB && k.beginShift(ctx, now, shift) {
 			free[shift.To] -= s.MemoryMB
 			under++

@@ -31,7 +31,7 @@ func request(r raftstore.Reader, s *record.Sandbox, tried []string) (placement.R
 			req.Only = snap.HostID
 		}
 	}
-	for _, v := range VolumesOf(r, s) {
+	for _, v := range volumesOf(r, s) {
 		if req.Only != "" && req.Only != v.HostID {
 			return req, &placement.Error{Reason: placement.Apart}
 		}
@@ -67,9 +67,9 @@ func currentBuild(r raftstore.Reader, s *record.Sandbox) string {
 	return s.BuildID
 }
 
-// VolumesOf returns the rows of a sandbox's volumes, in the order of its mounts. It
+// volumesOf returns the rows of a sandbox's volumes, in the order of its mounts. It
 // omits those that are gone.
-func VolumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
+func volumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
 	out := make([]*record.Volume, 0, len(s.Volumes))
 	for _, m := range s.Volumes {
 		out = append(out, raftstore.Find(r, record.Volumes, "name", volume.Key(s.WorkspaceID, m.Name))...)
@@ -81,7 +81,7 @@ func VolumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
 // use is counted. Sandboxes' rows must
 // not be removed in any other way.
 func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
-	for _, v := range VolumesOf(tx, s) {
+	for _, v := range volumesOf(tx, s) {
 		if v.AttachedTo == s.ID {
 			c := v.Clone()
 			c.AttachedTo = ""
@@ -126,7 +126,7 @@ func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostap
 	for _, m := range s.Volumes {
 		paths[volume.Key(s.WorkspaceID, m.Name)] = m.MountPath
 	}
-	for _, v := range VolumesOf(r, s) {
+	for _, v := range volumesOf(r, s) {
 		spec.Volumes = append(spec.Volumes, hostapi.VolumeAttach{ID: v.ID, MountPath: paths[volume.Key(s.WorkspaceID, v.Name)]})
 	}
 	return spec, nil

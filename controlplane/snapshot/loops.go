@@ -182,15 +182,15 @@ func (k *keeper) lostSnapshots(ctx context.Context, sessions map[string]hosts.Se
 func (k *keeper) storeSnapshots(ctx context.Context, sessions map[string]hosts.Session, view *raftstore.Snapshot) {
 	for _, s := range raftstore.All(view, record.Snapshots) {
 		host := sessions[s.HostID]
-		if !Unstored(view, s, host) {
+		if !unstored(view, s, host) {
 			continue
 		}
 		k.Update(ctx, loopInventory, func(tx *raftstore.Tx) error {
 			now, ok := raftstore.Get(tx, record.Snapshots, s.ID)
-			if !ok || !Unstored(tx, now, host) {
+			if !ok || !unstored(tx, now, host) {
 				return nil
 			}
-			return BeginStore(tx, flow.NewID(), now)
+			return beginStore(tx, flow.NewID(), now)
 		})
 	}
 }

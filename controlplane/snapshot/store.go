@@ -25,9 +25,9 @@ type again struct {
 	Tries int `json:"tries"`
 }
 
-// Unstored reports whether a snapshot is to be uploaded: its host has it and a
+// unstored reports whether a snapshot is to be uploaded: its host has it and a
 // store, and no flow is working on it.
-func Unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
+func unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
 	if s.Status != record.ResourceReady || s.Stored || !host.Heartbeat.Store {
 		return false
 	}
@@ -35,9 +35,9 @@ func Unstored(r raftstore.Reader, s *record.Snapshot, host hosts.Session) bool {
 	return !live && slices.ContainsFunc(host.Heartbeat.Captures, func(c hostapi.CaptureState) bool { return c.ID == s.ID })
 }
 
-// BeginStore begins the flow that repeats the upload until the snapshot is stored,
+// beginStore begins the flow that repeats the upload until the snapshot is stored,
 // lost or deleted.
-func BeginStore(tx *raftstore.Tx, flowID string, s *record.Snapshot) error {
+func beginStore(tx *raftstore.Tx, flowID string, s *record.Snapshot) error {
 	return flow.Begin(tx, flow.New{ID: flowID, Kind: KindStore, Subject: Resource.Subject(s.ID), Step: stepStoreAgain, Data: again{}})
 }
 

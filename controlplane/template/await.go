@@ -15,7 +15,7 @@ import (
 // built, and begins its build if it has none. If the template does not exist, it
 // returns nil, and the create reports the error.
 func (s *Templates) Await(ctx context.Context, c core.Caller, name string) error {
-	if Reserved(name) {
+	if reserved(name) {
 		return nil
 	}
 	if err := s.awaitKnown(ctx, c, name); err != nil {
@@ -44,7 +44,7 @@ func (s *Templates) Await(ctx context.Context, c core.Caller, name string) error
 func (s *Templates) awaitKnown(ctx context.Context, c core.Caller, name string) error {
 	for {
 		view := s.core.Store.View()
-		if _, ok := usable(view, c.WorkspaceID, name); ok || IsKey(name) || Reserved(name) {
+		if _, ok := usable(view, c.WorkspaceID, name); ok || IsKey(name) || reserved(name) {
 			return nil
 		}
 		if !s.Flows.Known(name) && !s.core.Hosts.Warming(view) {

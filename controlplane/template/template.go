@@ -135,9 +135,9 @@ const Postgres = "postgres-16"
 // App is the name of the template in whose guests apps are built and run.
 const App = "app"
 
-// Reserved reports whether a template is the platform's own. Tenants do not see it,
+// reserved reports whether a template is the platform's own. Tenants do not see it,
 // and cannot create sandboxes or templates from it, or a template of that name.
-func Reserved(name string) bool {
+func reserved(name string) bool {
 	return name == App || name == Postgres || strings.HasPrefix(name, Postgres+"-")
 }
 

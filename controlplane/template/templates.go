@@ -46,7 +46,7 @@ func Resolve(r raftstore.Reader, row *record.Sandbox) error {
 		return nil
 	}
 	t, ok := ownTemplate(r, row.WorkspaceID, row.Template)
-	if IsKey(row.Template) || Reserved(row.Template) || !ok && row.TemplateKey != "" {
+	if IsKey(row.Template) || reserved(row.Template) || !ok && row.TemplateKey != "" {
 		return Unknown(row.Template, Usable(r, row.WorkspaceID))
 	}
 	if ok {
@@ -77,7 +77,7 @@ func usable(r raftstore.Reader, workspaceID, name string) (*record.Template, boo
 
 // forTenants returns a shared template that is not the platform's own.
 func forTenants(r raftstore.Reader, name string) (*record.Template, bool) {
-	if Reserved(name) {
+	if reserved(name) {
 		return nil, false
 	}
 	return Operators(r, name)
@@ -88,7 +88,7 @@ func forTenants(r raftstore.Reader, name string) (*record.Template, bool) {
 func Usable(r raftstore.Reader, workspaceID string) (names []string) {
 	for _, of := range []string{"", workspaceID} {
 		for _, t := range raftstore.Find(r, record.Templates, "workspace", of) {
-			if !Reserved(t.Name) {
+			if !reserved(t.Name) {
 				names = append(names, t.Name)
 			}
 		}
@@ -141,7 +141,7 @@ func (s *Templates) List(ctx context.Context, c core.Caller, o core.ListOptions)
 	merged := map[string]*record.Template{}
 	for _, workspaceID := range []string{"", c.WorkspaceID} { // the workspace's own takes precedence
 		for _, t := range raftstore.Find(view, record.Templates, "workspace", workspaceID) {
-			if !Reserved(t.Name) {
+			if !reserved(t.Name) {
 				merged[t.Name] = t
 			}
 		}
@@ -265,7 +265,7 @@ func (s *Templates) mayBuild(tx *raftstore.Tx, c core.Caller, name string) error
 // resolveFrom returns the name under which hosts have a template's base, and refuses
 // names of shared templates.
 func (s *Templates) resolveFrom(view *raftstore.Snapshot, c core.Caller, in api.BuildTemplate) (from string, err error) {
-	if _, taken := Operators(view, in.Name); taken || Reserved(in.Name) {
+	if _, taken := Operators(view, in.Name); taken || reserved(in.Name) {
 		return "", &apierror.Error{Code: apierror.EConflict, Message: "template name is taken", Detail: in.Name + " is one of everybody's templates"}
 	}
 	switch {

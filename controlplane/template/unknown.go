@@ -11,7 +11,7 @@ import (
 // Unknown is the error for a name that no template has. It tells those that there are, of
 // which some may be yet to be built, and the nearest.
 func Unknown(name string, known []string) *apierror.Error {
-	known = slices.DeleteFunc(slices.Clone(known), func(name string) bool { return IsKey(name) || Reserved(name) })
+	known = slices.DeleteFunc(slices.Clone(known), func(name string) bool { return IsKey(name) || reserved(name) })
 	slices.Sort(known)
 	known = slices.Compact(known)
 	detail := fmt.Sprintf("no template %q", name)

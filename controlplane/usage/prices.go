@@ -47,7 +47,7 @@ func (p *price) UnmarshalYAML(n *yaml.Node) error {
 	return n.Decode((*int64)(p))
 }
 
-// What prices are for, in the units that usage is counted in.
+// The units of prices, in the units that usage is counted in.
 const (
 	msPerHour  = 3_600_000
 	mibPerGiB  = 1024
@@ -75,7 +75,7 @@ func LoadPrices(file string) (*Prices, error) {
 			return nil, err
 		}
 	}
-	p, err := ParsePrices(raw)
+	p, err := parsePrices(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func LoadPrices(file string) (*Prices, error) {
 	return p, nil
 }
 
-// ParsePrices reads a table: a YAML map of products, each a map of prices.
-func ParsePrices(raw []byte) (*Prices, error) {
+// parsePrices reads a table: a YAML map of products, each a map of prices.
+func parsePrices(raw []byte) (*Prices, error) {
 	var in map[string]productPrices
 	d := yaml.NewDecoder(bytes.NewReader(raw))
 	d.KnownFields(true)

@@ -114,8 +114,8 @@ func (l *ledger) box(tx *raftstore.Tx, rows *months, hostID string, u hostapi.Bo
 
 // placed finds for whom a box on a host is counted.
 func placed(r raftstore.Reader, hostID, id string) (record.EndedBox, bool) {
-	// One that has moved is counted by its host, and by the one before for what that is
-	// yet to tell.
+	// A box that has moved is counted on its host, and on the former host for the use that
+	// the former host has not reported yet.
 	e, ended := endedOn(r, hostID, id)
 	if s, ok := raftstore.Get(r, record.Sandboxes, id); ok && (s.HostID == hostID || !ended) {
 		return record.EndedBox{

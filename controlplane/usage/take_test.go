@@ -389,7 +389,7 @@ func TestASandboxMayEndOnAHostAgain(t *testing.T) {
 
 // The sum of rounded parts would be wrong: it is the exact sum that is rounded.
 func TestMoneyIsExact(t *testing.T) {
-	prices, err := ParsePrices([]byte("sandbox: {memory_gib_hour: 7501, cpu_hour: 999999999}"))
+	prices, err := parsePrices([]byte("sandbox: {memory_gib_hour: 7501, cpu_hour: 999999999}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestMoneyIsExact(t *testing.T) {
 		t.Errorf("cpu: %d, want %s", got, cpu)
 	}
 	for _, bad := range []string{"[]", "x: {}", "sandbox: {gpu_hour: 1}", "sandbox: {cpu_hour: -1}", "sandbox: {cpu_hour: 1000000001}", "sandbox: {cpu_hour: 0.5}"} {
-		if _, err := ParsePrices([]byte(bad)); err == nil {
+		if _, err := parsePrices([]byte(bad)); err == nil {
 			t.Errorf("%q", bad)
 		}
 	}

@@ -353,8 +353,10 @@ func TestARestoredBackupSendsNothingAgainAtOnce(t *testing.T) {
 	r.clock.add(time.Minute)
 	r.becomes(e.ID, api.WebhookDelivered, 2)
 	testcluster.Await(t, "both", func() bool { return hook.times()[first.ID] == 2 && hook.times()[second.ID] == 2 })
-	row := &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "cl-restored", Keep: time.Hour}
-	if err := r.Leader().Store.RestoreBackup(t.Context(), &backup, raftstore.Amend(record.Clusters, row)); err != nil {
+	restored := raftstore.AmendBy(record.Clusters, record.ClusterID, func(*record.Cluster, bool) *record.Cluster {
+		return &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "cl-restored", Keep: time.Hour}
+	})
+	if err := r.Leader().Store.RestoreBackup(t.Context(), &backup, restored); err != nil {
 		t.Fatal(err)
 	}
 	later := r.test(e.ID)

@@ -26,15 +26,15 @@ import (
 // say otherwise.
 const DefaultMaxEndpoints = 10
 
-// DefaultDelays returns the default delays between the attempts of a delivery. There is
+// defaultDelays returns the default delays between the attempts of a delivery. There is
 // one attempt more than there are delays.
-func DefaultDelays() []time.Duration {
+func defaultDelays() []time.Duration {
 	return []time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 8 * time.Hour}
 }
 
 // Config holds what webhooks need in addition to the core.
 type Config struct {
-	Delays  []time.Duration // default: DefaultDelays
+	Delays  []time.Duration // default: defaultDelays
 	Timeout time.Duration   // of one attempt, from the name lookup to the response; default 10 s
 
 	MaxEndpoints int // of a workspace; default DefaultMaxEndpoints
@@ -49,7 +49,7 @@ type Config struct {
 
 func (c *Config) defaults() {
 	if len(c.Delays) == 0 {
-		c.Delays = DefaultDelays()
+		c.Delays = defaultDelays()
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 10 * time.Second

@@ -54,7 +54,7 @@ type Build struct {
 	Upload bool `json:"upload,omitempty"` // the source is what PathSource was given
 
 	RootDirectory string `json:"root_directory,omitempty"` // relative, without ".."
-	// What is empty is detected.
+	// Those of the next five that are empty are detected from the source.
 	Framework      string `json:"framework,omitempty"`
 	Runtime        string `json:"runtime,omitempty"`
 	InstallCommand string `json:"install_command,omitempty"`

@@ -105,7 +105,7 @@ func syncfs(path string) error {
 }
 
 // UnmountAll unmounts the disks but for the root's, the latest mounted first.
-// What is still in use stays.
+// Disks that are still in use stay mounted.
 func UnmountAll() error {
 	points, err := mountPoints()
 	for _, p := range slices.Backward(points) {

@@ -115,7 +115,7 @@ func (b *box) teardown(ctx context.Context) error {
 	default:
 	}
 	began := b.host.now()
-	// What was begun is finished, also at shutdown.
+	// A removal that has begun is finished, also at shutdown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	how := b.removing()

@@ -43,10 +43,12 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 
 	switch rec.State {
 	case ledger.Creating:
-		return Leftover, b.recoverLeftover(ctx, removalForget)
+		b.recoverLeftover(ctx, removalForget)
+		return Leftover, nil
 	case ledger.Deleting:
 		h.open(&rec)
-		return Leftover, b.recoverLeftover(ctx, removalBury)
+		b.recoverLeftover(ctx, removalBury)
+		return Leftover, nil
 	}
 	h.open(&rec)
 	switch {
@@ -64,7 +66,7 @@ func (h *Host) Recover(ctx context.Context, rec ledger.Record) (Recovery, error)
 	}
 }
 
-func (b recovery) recoverLeftover(ctx context.Context, how removal) error {
+func (b recovery) recoverLeftover(ctx context.Context, how removal) {
 	b.beginRemoval(how)
 	b.op <- struct{}{}
 	b.host.work.Go(func() {
@@ -73,7 +75,6 @@ func (b recovery) recoverLeftover(ctx context.Context, how removal) error {
 			b.scheduleRetry(ctx, err)
 		}
 	})
-	return nil
 }
 
 // recoverParked takes over a box whose memory is saved. Its VMM may still be

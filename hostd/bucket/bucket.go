@@ -35,7 +35,7 @@ type Bucket interface {
 	// no order.
 	Walk(ctx context.Context, prefix string, visit func(Object) error) error
 	// RemoveAll removes what Walk visits, in no order, and what was half-written there.
-	// That nothing is there is no error.
+	// It is no error if nothing is there.
 	RemoveAll(ctx context.Context, prefix string) error
 	// Sweep removes what writers that died before a moment left half-written below a
 	// prefix that ends with a slash.

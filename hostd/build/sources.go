@@ -31,7 +31,7 @@ func (t *Templates) Delete(ctx context.Context, name string) error {
 	case err == nil && slices.Contains(t.inUse(), tpl.BuildID):
 		return fmt.Errorf("%w: sandboxes or captures were made from it", hosterr.ErrInUse)
 	}
-	// One that is damaged goes as well.
+	// A template that is damaged can be removed as well.
 	if err := t.store.Remove(ctx, name); err != nil && !errors.Is(err, image.ErrNoTemplate) {
 		return err
 	}

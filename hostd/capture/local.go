@@ -191,7 +191,7 @@ func (l *Local) Delete(ctx context.Context, id string) error {
 		return hosterr.ErrDraining
 	}
 	for {
-		// One that cannot be evicted stays, and is deleted then.
+		// A capture whose eviction fails is still here, and is deleted below.
 		if again, err := l.awaitEviction(ctx, id); err != nil {
 			return err
 		} else if !again {

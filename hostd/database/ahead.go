@@ -59,7 +59,7 @@ func (h *ahead) get(ctx context.Context, name string) (content []byte, sum strin
 		if f.err == nil {
 			return f.content, f.sum, nil
 		}
-		// It may have been archived since, or be readable now.
+		// The file may have been archived since, or be readable now.
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()

@@ -106,10 +106,10 @@ func (a *agent) due(now time.Time) bool {
 	case !made:
 		return now.Sub(f.served) >= first
 	default:
-		// What a base backup itself writes ends in the segment of its stop.
 		if f.damaged.After(last.FinishedAt) {
 			return true // restores begin after the gap
 		}
+		// The WAL that a base backup itself causes ends in the segment of its stop.
 		stop := parseLSN(last.StopLSN)
 		wrote := f.lag.archived > 0 && f.lag.archived.segment() > stop.segment()
 		return wrote && (f.much(last) || now.Sub(last.FinishedAt) >= interval)

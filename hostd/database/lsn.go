@@ -2,8 +2,6 @@ package database
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/berth-cloud/berth/guest/pgapi"
 )
@@ -11,15 +9,10 @@ import (
 // lsn is a position in a database's WAL, in bytes from its beginning.
 type lsn uint64
 
-// parseLSN reads what PostgreSQL writes: two numbers of 32 bits. Anything else is 0.
+// parseLSN is pgapi.ParseLSN. What is no position is 0.
 func parseLSN(s string) lsn {
-	high, low, _ := strings.Cut(s, "/")
-	h, err1 := strconv.ParseUint(high, 16, 32)
-	l, err2 := strconv.ParseUint(low, 16, 32)
-	if err1 != nil || err2 != nil {
-		return 0
-	}
-	return lsn(h<<32 | l)
+	l, _ := pgapi.ParseLSN(s)
+	return lsn(l)
 }
 
 func (l lsn) String() string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }

@@ -29,7 +29,7 @@ func (r *restoring) done(spec *hostapi.DatabaseSpec, st *pgapi.Status) bool {
 	case st.Restore == nil || st.Restore.Phase != pgapi.RestoreDone:
 		return false
 	}
-	// What the status tells of a copied disk may be the other database's restore.
+	// On a disk that was copied, the status may still tell of the other database's restore.
 	return !spec.Restore.WithDisk || st.Restore.As == spec.Archive.Name
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-cloud/berth/timescale"
 )
 
-// Where a guest of Debian has the authorities that its programs trust, and where what
-// makes that file anew finds further ones.
+// A Debian guest's file of the authorities that its programs trust, and the file from
+// which update-ca-certificates adds ours to it.
 const (
 	bundlePath    = "/etc/ssl/certs/ca-certificates.crt"
 	authorityPath = "/usr/local/share/ca-certificates/berth-databases.crt"

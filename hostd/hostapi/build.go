@@ -26,7 +26,7 @@ type BuildSpec struct {
 }
 
 // StoredBuild is the name of a build in the snapshot store, by its digest. No
-// capture has such a one.
+// capture has a name with this prefix.
 func StoredBuild(digest string) string { return "tpl-" + digest }
 
 // BuildReady is what must hold before the guest's state is stored.
@@ -68,7 +68,7 @@ type Build struct {
 	// snapshot store.
 	Missing bool `json:"missing,omitempty"`
 
-	// Of one that succeeded.
+	// The rest is set once the build has succeeded.
 	From      string `json:"from,omitempty"` // what it was made from: an image by its digest
 	CPU       int    `json:"cpu,omitempty"`
 	MemoryMB  int    `json:"memory_mb,omitempty"`

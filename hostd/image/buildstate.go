@@ -276,7 +276,7 @@ func (s *Store) finish(ctx context.Context, m *manifest, dir, ram string, r *rep
 	if err != nil {
 		return err
 	}
-	err = PunchZeros(f)
+	err = punchZeros(f)
 	if e := f.Close(); err == nil {
 		err = e
 	}

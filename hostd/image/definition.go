@@ -90,7 +90,7 @@ func ReadDefinition(file string) (Definition, error) {
 	if err != nil {
 		return Definition{}, fmt.Errorf("template: %w", err)
 	}
-	d, err := ParseDefinition(raw)
+	d, err := parseDefinition(raw)
 	if err == nil {
 		err = d.addFiles(filepath.Join(filepath.Dir(file), filesDir))
 	}
@@ -177,9 +177,9 @@ func checkOrigins(defs []Definition) error {
 	return nil
 }
 
-// ParseDefinition parses YAML, and JSON, which is a subset. An unknown field is an
+// parseDefinition parses YAML, and JSON, which is a subset. An unknown field is an
 // error that names it.
-func ParseDefinition(raw []byte) (Definition, error) {
+func parseDefinition(raw []byte) (Definition, error) {
 	var d Definition
 	if len(raw) > maxDefinition {
 		return d, fmt.Errorf("%w: over %d bytes", ErrInvalid, maxDefinition)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestDefinitionIsRead(t *testing.T) {
-	got, err := ParseDefinition([]byte(`
+	got, err := parseDefinition([]byte(`
 name: web
 from: base
 run:
@@ -79,7 +79,7 @@ func TestWhatIsNotSaidIsInherited(t *testing.T) {
 }
 
 func TestDefinitionMayBeJSON(t *testing.T) {
-	got, err := ParseDefinition([]byte(`{"name": "web", "from": "base", "cpu": 2}`))
+	got, err := parseDefinition([]byte(`{"name": "web", "from": "base", "cpu": 2}`))
 	if err != nil || got.Name != "web" || got.CPU != 2 {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -124,7 +124,7 @@ func TestWrongDefinitionsAreRefusedByField(t *testing.T) {
 		"an alias that is a bomb": {"name: &a [x,x]\nfrom: base\nrun: [*a]", "cannot unmarshal"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseDefinition([]byte(c.yaml))
+			_, err := parseDefinition([]byte(c.yaml))
 			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want it to say %q", err, c.says)
 			}
@@ -133,7 +133,7 @@ func TestWrongDefinitionsAreRefusedByField(t *testing.T) {
 }
 
 func TestEveryFaultIsNamedAtOnce(t *testing.T) {
-	_, err := ParseDefinition([]byte("name: A\nfrom: base\ncpu: -1\nmemory_mb: 1"))
+	_, err := parseDefinition([]byte("name: A\nfrom: base\ncpu: -1\nmemory_mb: 1"))
 	for _, want := range []string{"name", "cpu", "memory_mb"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
@@ -179,7 +179,7 @@ func FuzzParseDefinition(f *testing.F) {
 	f.Add([]byte("name: a\nfrom: base\nready: {port: 1}"))
 	f.Add([]byte(`{"name":"a","from":"b","files":{"/x":"y"}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		d, err := ParseDefinition(raw)
+		d, err := parseDefinition(raw)
 		if err != nil {
 			return
 		}

@@ -112,8 +112,8 @@ func copyRange(to, from *os.File, at, size int64) error {
 // page is the granularity of holes: the block size of the file systems in use.
 const page = 4096
 
-// PunchZeros turns the pages of a file that hold only zeros into holes.
-func PunchZeros(f *os.File) error {
+// punchZeros turns the pages of a file that hold only zeros into holes.
+func punchZeros(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func TestZeroPagesBecomeHolesAndNothingChanges(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer f.Close()
-		if err := PunchZeros(f); err != nil {
+		if err := punchZeros(f); err != nil {
 			r.Fatal(err)
 		}
 		got, err := os.ReadFile(path)

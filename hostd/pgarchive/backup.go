@@ -57,15 +57,15 @@ func (m *manifest) base() hostapi.BaseBackup {
 
 // check reads what the manifest says of positions.
 func (m *manifest) check() error {
-	start, err1 := parseLSN(m.StartLSN)
-	stop, err2 := parseLSN(m.StopLSN)
+	start, err1 := pgapi.ParseLSN(m.StartLSN)
+	stop, err2 := pgapi.ParseLSN(m.StopLSN)
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	if start >= stop || m.Timeline == 0 || m.Parts < 1 || m.Parts > maxParts {
 		return fmt.Errorf("a base backup from %s to %s on timeline %d in %d parts", m.StartLSN, m.StopLSN, m.Timeline, m.Parts)
 	}
-	// One that stops where a segment begins does not need that one.
+	// A backup that stops where a segment begins does not need that segment.
 	m.start, m.stop = start/pgapi.SegmentBytes, (stop-1)/pgapi.SegmentBytes
 	return nil
 }

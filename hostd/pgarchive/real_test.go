@@ -242,7 +242,7 @@ func TestADatabaseComesBackFromItsArchive(t *testing.T) {
 		}
 	})
 	t.Run("not from one that is damaged", func(t *testing.T) {
-		object := walDir + pgapi.SegmentName(1, must(parseLSN(base.StopLSN))/pgapi.SegmentBytes+2)
+		object := walDir + pgapi.SegmentName(1, must(pgapi.ParseLSN(base.StopLSN))/pgapi.SegmentBytes+2)
 		change(t, filepath.Join(dir, root, first, object), func(raw []byte) []byte { raw[len(raw)-1] ^= 1; return raw })
 		_, st := restore(t, a, nil)
 		if st.Ready || !strings.Contains(st.Error, object) {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -300,17 +299,6 @@ func (a *Archive) choose(ctx context.Context, l *listing, target *time.Time) (*m
 		return nil, fmt.Errorf("%w: to %s", ErrNothing, target.UTC().Format(time.RFC3339Nano))
 	}
 	return nil, ErrNothing
-}
-
-// parseLSN reads a position in the WAL as PostgreSQL writes it.
-func parseLSN(s string) (uint64, error) {
-	hi, lo, ok := strings.Cut(s, "/")
-	h, err1 := strconv.ParseUint(hi, 16, 32)
-	l, err2 := strconv.ParseUint(lo, 16, 32)
-	if !ok || err1 != nil || err2 != nil || len(hi) > 8 || len(lo) > 8 { // a guest may put any number of zeros before it
-		return 0, fmt.Errorf("%.40q is no position in the WAL", s)
-	}
-	return h<<32 | l, nil
 }
 
 // lsnAfter is the position right after a segment.

@@ -110,7 +110,8 @@ func (b *box) read(ctx context.Context, is hostapi.Box, now time.Time) {
 	}
 	switch {
 	case first && is.CreatedAt.Before(m.began):
-		// What it used before anybody looked is not known to be all, so it is left out.
+		// The box ran before this daemon measured it. Totals from before may be incomplete,
+		// so they begin now.
 		b.totals.Since, b.totals.CPU, b.totals.Received, b.totals.Sent = now, 0, 0, 0
 	case first:
 		b.history.begin(b.totals.Since, totals{})

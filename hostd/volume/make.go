@@ -48,7 +48,7 @@ func (s *Store) make(ctx context.Context, in *info) (err error) {
 	}
 	place := filepath.Join(s.cfg.Dir, in.ID)
 	if _, err := os.Lstat(place); !isGone(err) {
-		// One that could not be read at the start: somebody's data, maybe.
+		// A directory that could not be read as a volume at the start: it may be somebody's data.
 		return fmt.Errorf("%s is there and is no volume: look into it, and move it away", place)
 	}
 	if err := os.Rename(temp, place); err != nil {

@@ -115,8 +115,8 @@ type GitReport struct {
 
 	RemoteID int64 `json:"remote_id,omitempty"` // the deployment's at the git host; 0: it has none
 
-	// Of what was told, to end it when the deployment is gone: the installation, the
-	// repository as owner/name, the commit and the status's name.
+	// Where the state was shown, to end it there when the deployment is gone: the
+	// installation, the repository as owner/name, the commit and the status's name.
 	InstallationID string `json:"installation_id,omitempty"`
 	FullName       string `json:"full_name,omitempty"`
 	Commit         string `json:"commit,omitempty"`

@@ -295,9 +295,6 @@ var (
 	Outcomes = Table[*Outcome]{
 		Name: "outcomes",
 		New:  func() *Outcome { return &Outcome{} },
-		Indexes: []Index[*Outcome]{
-			{Name: "parent", Keys: func(o *Outcome) []string { return optional(o.Parent) }},
-		},
 	}
 
 	AuditEntries = Table[*AuditEntry]{

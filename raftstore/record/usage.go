@@ -109,7 +109,7 @@ type MeterCursor struct {
 	Sequence uint64 `json:"sequence"`
 	// To is until when the host's time is accounted for: no time counts twice.
 	To time.Time `json:"to,omitzero"`
-	// Of the batch that is being written down in parts: how many of its boxes are.
+	// A batch that is written down in parts, and how many of its boxes are.
 	PartEpoch    string `json:"part_epoch,omitempty"`
 	PartSequence uint64 `json:"part_sequence,omitempty"`
 	Part         int    `json:"part,omitempty"`

@@ -233,7 +233,7 @@ func parse(b []byte) (*Keyring, error) {
 func ParseKeyID(s string) (KeyID, error) {
 	var id uint32
 	if n, err := fmt.Sscanf(s, "%08x", &id); err != nil || n != 1 || KeyID(id).String() != s || id == 0 {
-		return 0, fmt.Errorf("bad key id %q", s)
+		return 0, fmt.Errorf("bad key id %q: want 8 hex digits, as controlplane seal-key ls shows them", s)
 	}
 	return KeyID(id), nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/timescale"
@@ -193,7 +194,7 @@ func (d *managed) archived(ctx context.Context) (*loss, error) {
 			return fmt.Errorf("of timeline %d, served since %s, it does not have enough: %+v", timeline, since, a)
 		}
 		known = &loss{timeline: timeline, after: asked.Add(-time.Duration(a.LagSeconds*float64(time.Second)) - heartbeatTime)}
-		known.lsn, err = parseLSN(*a.LastArchivedLSN)
+		known.lsn, err = pgapi.ParseLSN(*a.LastArchivedLSN)
 		return err
 	})
 	return known, err
@@ -262,7 +263,7 @@ func (d *managed) failOver(ctx context.Context, r *rand.Rand, known *loss, force
 	if said == nil {
 		return fmt.Errorf("the answer does not say where the archive ends: %q", answer.Error)
 	}
-	lsn, err := parseLSN(said[1])
+	lsn, err := pgapi.ParseLSN(said[1])
 	if err != nil {
 		return err
 	}
@@ -284,13 +285,4 @@ func (d *managed) servesAnew(ctx context.Context, old uint32) error {
 		}
 		return nil
 	})
-}
-
-// parseLSN reads a position in the WAL, as PostgreSQL writes it.
-func parseLSN(text string) (uint64, error) {
-	var high, low uint32
-	if _, err := fmt.Sscanf(text, "%X/%X", &high, &low); err != nil {
-		return 0, fmt.Errorf("LSN %q: %w", text, err)
-	}
-	return uint64(high)<<32 | uint64(low), nil
 }

@@ -57,7 +57,8 @@ func (s *settings) readEndpoint() error {
 		// Not the value: it may have a password.
 		return fmt.Errorf("%s is no http:// or https:// URL", from)
 	}
-	// That for all signals is the base of each one's path; that for traces is the whole.
+	// The endpoint for all signals is a base, to which the path of traces is added; the
+	// endpoint for traces is used as it is.
 	if from != "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" {
 		u = u.JoinPath(tracesPath)
 	}

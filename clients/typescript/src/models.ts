@@ -352,7 +352,7 @@ export interface CloneDatabase {
   label?: string;
   /** default: the source's */
   size?: DatabaseSize;
-  /** RFC 3339; default: the latest archived moment */
+  /** RFC 3339, for point-in-time recovery; default: the latest that is archived */
   target_time?: string;
 }
 
@@ -610,7 +610,7 @@ export interface Database {
   memory_mb?: number;
   /** while it runs */
   password?: string;
-  /** the moment of the source's past that was cloned, if one was given (RFC 3339) */
+  /** the point in time of the source that was cloned, if one was given (RFC 3339) */
   target_time?: string;
   /** while it runs */
   username?: string;

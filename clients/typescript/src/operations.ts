@@ -186,9 +186,8 @@ export function cancelFunctionDeployment(id: string, deploy: string): Call<m.Dep
 }
 
 /**
- * Create a database with the data of another one, as it is or was at a moment. Of databases that
- * run, hibernate or have failed. Answers at once, as a create does. Another `size` is how a
- * database is resized.
+ * Clone a database, as it is or as of a point in time. Of databases that run, hibernate or have
+ * failed. Answers at once, as a create does. Another `size` is how a database is resized.
  */
 export function cloneDatabase(id: string, body: m.CloneDatabase, options: { idempotencyKey?: string | undefined } = {}): Call<m.Database> {
   return {
@@ -247,7 +246,7 @@ export function createApp(body: m.CreateApp, options: { idempotencyKey?: string 
 }
 
 /**
- * Claim a domain for an app. The answer says in `dns` what to set: the TXT record proves the
+ * Add a custom domain to an app. The answer says in `dns` what to set: the TXT record proves the
  * domain, the other record leads to the app. DNS is looked into by itself for a week, and by
  * `verify` at once. At most 10 an app and 50 a workspace.
  */
@@ -490,7 +489,9 @@ export function deleteApp(id: string): Nothing {
   };
 }
 
-/** Give a domain of an app up. It leads to the app no more, and its certificate is deleted. */
+/**
+ * Remove a custom domain of an app. It leads to the app no more, and its certificate is deleted.
+ */
 export function deleteAppDomain(id: string, domain: string): Nothing {
   return {
     kind: "nothing",
@@ -671,7 +672,7 @@ export function deploymentLogs(id: string, deploy: string): Stream {
   };
 }
 
-/** Place no new sandbox on a host. What runs on it keeps running. */
+/** Drain a host: place no new sandbox on it. What runs on it keeps running. */
 export function drainAgent(id: string): Call<m.Agent> {
   return {
     kind: "call",
@@ -681,10 +682,10 @@ export function drainAgent(id: string): Call<m.Agent> {
 }
 
 /**
- * Move what sleeps or can sleep on a host to others. The host is drained. Its sandboxes are
- * hibernated, moved through the snapshot store under the same id, and those that ran are woken
- * there. The call returns at once; `evacuation` of the host says how far it has come, and what
- * stays and why. Again, it tries again what could not be moved; undrain gives it up.
+ * Evacuate a host: move its sandboxes, databases and apps to others. The host is drained. Its
+ * sandboxes are hibernated, moved through the snapshot store under the same id, and those that ran
+ * are woken there. The call returns at once; `evacuation` of the host says how far it has come, and
+ * what stays and why. Again, it tries again what could not be moved; undrain gives it up.
  */
 export function evacuateAgent(id: string, body: m.EvacuateAgent): Call<m.Agent> {
   return {
@@ -752,7 +753,7 @@ export function execStream(id: string, body: m.Exec): Stream {
 }
 
 /**
- * Restore a database that has failed on another host, from its archive. It keeps its id, its host
+ * Fail a database over: restore it on another host, from its archive. It keeps its id, its host
  * name and its credentials. With `force` also one that runs: what it wrote in the last minute may
  * be lost.
  */
@@ -865,10 +866,10 @@ export function followLogs(id: string, options: { stream?: string | undefined; t
 }
 
 /**
- * Make children with the disk of a running sandbox. Cold, the default: each child boots from a copy
- * of the disk. Warm, for a single child: it takes over the parent's memory, disk and address, and
- * the parent is paused until it is resumed. A child that fails to start is reported in `failed`;
- * the others live.
+ * Fork a running sandbox with its disk. Cold, the default: each child boots from a copy of the
+ * disk. Warm, for a single child: it takes over the parent's memory, disk and address, and the
+ * parent is paused until it is resumed. A child that fails to start is reported in `failed`; the
+ * others live.
  */
 export function forkSandbox(id: string, body: m.Fork, options: { idempotencyKey?: string | undefined } = {}): Call<m.Forked> {
   return {
@@ -882,9 +883,8 @@ export function forkSandbox(id: string, body: m.Fork, options: { idempotencyKey?
 }
 
 /**
- * Make children with the disk and the memory of a running sandbox. Every process lives on in each
- * child. The parent is paused for `pause_ms`. A child that fails to start is reported in `failed`;
- * the others live.
+ * Fork a running sandbox with its disk and memory. Every process lives on in each child. The parent
+ * is paused for `pause_ms`. A child that fails to start is reported in `failed`; the others live.
  */
 export function forkTree(id: string, body: m.ForkTree, options: { idempotencyKey?: string | undefined } = {}): Call<m.ForkedTree> {
   return {
@@ -1066,7 +1066,7 @@ export function getOrg(id: string): Call<m.Org> {
   };
 }
 
-/** Tell how even hosts are, and how far a rebalancing has come. */
+/** Read how evenly hosts are filled, and how far a rebalancing has come. */
 export function getRebalancing(): Call<m.Rebalancing> {
   return {
     kind: "call",
@@ -1120,7 +1120,7 @@ export function getWebhookEndpoint(id: string): Call<m.WebhookEndpoint> {
   };
 }
 
-/** Tell whether this replica is well. It answers 200 even while no sandbox can be placed. */
+/** Check the health of this replica. It answers 200 even while no sandbox can be placed. */
 export function healthz(): Call<m.Health> {
   return {
     kind: "call",
@@ -1130,8 +1130,8 @@ export function healthz(): Call<m.Health> {
 }
 
 /**
- * Write a running sandbox's memory to its host's disk and end its VM. It keeps its disk and its
- * network slot, but takes no memory and no CPU.
+ * Hibernate a running sandbox: write its memory to its host's disk, and end its VM. It keeps its
+ * disk and its network slot, but takes no memory and no CPU.
  */
 export function hibernateSandbox(id: string): Call<m.Sandbox> {
   return {
@@ -1693,7 +1693,8 @@ export function patchWorkspace(id: string, body: m.PatchWorkspace): Call<m.Works
 }
 
 /**
- * Stop a running sandbox's CPUs. Its memory stays on the host, and its time to live keeps counting.
+ * Pause a running sandbox: stop its CPUs. Its memory stays on the host, and its time to live keeps
+ * counting.
  */
 export function pauseSandbox(id: string): Call<m.Sandbox> {
   return {
@@ -1718,7 +1719,8 @@ export function postToAppRoot(id: string, content: Body): Stream {
 }
 
 /**
- * Choose a fork-tree's child, and delete its siblings. The parent is not a sibling, and is kept.
+ * Promote a child of a fork tree, and delete its siblings. The parent is not a sibling, and is
+ * kept.
  */
 export function promote(id: string, body: m.Promote): Call<m.Promoted> {
   return {
@@ -1835,9 +1837,9 @@ export function readFunction(id: string): Stream {
 }
 
 /**
- * Tell whether this replica can serve requests now. For load balancers. It is a member of the
- * cluster that knows a leader and what was committed, and does not stop. The detail names what is
- * missing.
+ * Check the readiness of this replica: whether it can serve requests now. For load balancers. It is
+ * a member of the cluster that knows a leader and what was committed, and does not stop. The detail
+ * names what is missing.
  */
 export function readyz(): Call<m.Health> {
   return {
@@ -1848,12 +1850,12 @@ export function readyz(): Call<m.Health> {
 }
 
 /**
- * Move what sleeps on the fuller hosts to the emptier ones. Sandboxes and databases that sleep move
- * through the snapshot store under the same id, until hosts differ by less than `percent` of an
- * even share of the disk that is reserved. What runs is never touched, nor are hosts that are
- * drained, have had trouble or have no snapshot store. With `dry_run` nothing moves, and `moves`
- * tells what would. The call returns at once; GET tells how far it has come. Again, it tries again
- * what could not be moved.
+ * Rebalance hosts: move what sleeps on the fuller ones to the emptier ones. Sandboxes and databases
+ * that sleep move through the snapshot store under the same id, until hosts differ by less than
+ * `percent` of an even share of the disk that is reserved. What runs is never touched, nor are
+ * hosts that are drained, have had trouble or have no snapshot store. With `dry_run` nothing moves,
+ * and `moves` tells what would. The call returns at once; GET tells how far it has come. Again, it
+ * tries again what could not be moved.
  */
 export function rebalance(body: m.Rebalance): Call<m.Rebalancing> {
   return {
@@ -1864,7 +1866,7 @@ export function rebalance(body: m.Rebalance): Call<m.Rebalancing> {
   };
 }
 
-/** Forget a host that has no sandbox left. */
+/** Remove a host that has no sandbox left. */
 export function removeAgent(id: string): Nothing {
   return {
     kind: "nothing",
@@ -1915,8 +1917,9 @@ export function removePort(id: string, options: { port: number }): Nothing {
 }
 
 /**
- * Refuse a router of databases from now on. For ever: a router is known by its certificate alone,
- * so that one that is to come back needs another name. One that never was is refused, too.
+ * Remove a PostgreSQL router, which is refused from now on. For ever: a router is known by its
+ * certificate alone, so that one that is to come back needs another name. One that never was is
+ * refused, too.
  */
 export function removeRouter(name: string): Nothing {
   return {
@@ -1927,8 +1930,8 @@ export function removeRouter(name: string): Nothing {
 }
 
 /**
- * Send a delivery again. At once, and on the schedule of a new one, whether it has arrived, is dead
- * or waits for its next attempt.
+ * Replay a delivery. At once, and on the schedule of a new one, whether it has arrived, is dead or
+ * waits for its next attempt.
  */
 export function replayWebhookDelivery(id: string, delivery: string): Call<m.WebhookDelivery> {
   return {
@@ -1939,9 +1942,9 @@ export function replayWebhookDelivery(id: string, delivery: string): Call<m.Webh
 }
 
 /**
- * Give a database that runs another password and another broker token. Answers once a log-in with
- * them was made. Who was logged in with the old password is cut off. An error means that the old
- * ones are in force, or will be; after a 503 a read says which are.
+ * Rotate the password and the broker token of a running database. Answers once a log-in with them
+ * was made. Who was logged in with the old password is cut off. An error means that the old ones
+ * are in force, or will be; after a 503 a read says which are.
  */
 export function resetCredentials(id: string): Call<m.DatabaseConnection> {
   return {
@@ -1951,7 +1954,7 @@ export function resetCredentials(id: string): Call<m.DatabaseConnection> {
   };
 }
 
-/** Replace the control store by a backup. */
+/** Restore the control store from a backup. */
 export function restore(content: Body): Nothing {
   return {
     kind: "nothing",
@@ -1962,8 +1965,8 @@ export function restore(content: Body): Nothing {
 }
 
 /**
- * Let a paused sandbox run on. Also resumes the parent of a warm fork, which is left paused, and
- * gets memory and a network slot again.
+ * Resume a paused sandbox. Also resumes the parent of a warm fork, which is left paused, and gets
+ * memory and a network slot again.
  */
 export function resumeSandbox(id: string): Call<m.Sandbox> {
   return {
@@ -1992,7 +1995,7 @@ export function revokeToken(prefix: string): Nothing {
 }
 
 /**
- * Serve an earlier deployment again. The one that was live before, or the one that is named. The
+ * Roll back to an earlier deployment. The one that was live before, or the one that is named. The
  * answer is a new deployment, which builds nothing where the artifact of the earlier one is kept.
  * To repeat it is to go back to what it has replaced: use an Idempotency-Key, or name the
  * deployment.
@@ -2008,7 +2011,7 @@ export function rollbackApp(id: string, body: m.RollBackApp, options: { idempote
   };
 }
 
-/** Serve an earlier deployment of a function again. */
+/** Roll back to an earlier deployment of a function. */
 export function rollbackFunction(id: string, body: m.RollBackApp, options: { idempotencyKey?: string | undefined } = {}): Call<m.Deployment> {
   return {
     kind: "call",
@@ -2021,7 +2024,7 @@ export function rollbackFunction(id: string, body: m.RollBackApp, options: { ide
 }
 
 /**
- * Give an endpoint another signing secret. Every attempt from now on is signed with it. What the
+ * Rotate the signing secret of an endpoint. Every attempt from now on is signed with it. What the
  * receiver refuses until it knows the secret is sent again.
  */
 export function rotateWebhookSecret(id: string): Call<m.NewWebhookEndpoint> {
@@ -2108,7 +2111,7 @@ export function statFile(id: string, options: { path: string }): Call<m.FileStat
   };
 }
 
-/** Give up a rebalancing. What is under way still arrives. */
+/** Stop a rebalancing. What is under way still arrives. */
 export function stopRebalancing(): Nothing {
   return {
     kind: "nothing",
@@ -2155,7 +2158,7 @@ export function transactDatabase(id: string, body: m.SQLQueries): Call<m.SQLBatc
   };
 }
 
-/** Hand leadership to another replica. */
+/** Transfer leadership to another replica. */
 export function transferLeadership(body: m.TransferLeadership): Nothing {
   return {
     kind: "nothing",
@@ -2165,7 +2168,7 @@ export function transferLeadership(body: m.TransferLeadership): Nothing {
   };
 }
 
-/** Place sandboxes on a host again. */
+/** Undrain a host: place sandboxes on it again. */
 export function undrainAgent(id: string): Call<m.Agent> {
   return {
     kind: "call",
@@ -2188,9 +2191,9 @@ export function usage(options: { month?: string | undefined; format?: string | u
 }
 
 /**
- * Look into DNS for the proof of a domain now. A domain whose TXT record is not there stays
- * `pending`, and `error` says what was found. One that had failed is looked for again. Where a
- * certificate could not be had, it is soon ordered again.
+ * Verify a custom domain now, by its TXT record in DNS. A domain whose TXT record is not there
+ * stays `pending`, and `error` says what was found. One that had failed is looked for again. Where
+ * a certificate could not be had, it is soon ordered again.
  */
 export function verifyAppDomain(id: string, domain: string): Call<m.AppDomain> {
   return {
@@ -2200,7 +2203,7 @@ export function verifyAppDomain(id: string, domain: string): Call<m.AppDomain> {
   };
 }
 
-/** Tell which build answers. */
+/** Read the version of this replica. */
 export function version(): Call<m.VersionInfo> {
   return {
     kind: "call",
@@ -2219,8 +2222,8 @@ export function wakeDatabase(id: string): Call<m.DatabaseWake> {
 }
 
 /**
- * Let a hibernated sandbox go on where it was. A sandbox that already runs is returned as it is, so
- * wakes at the same time are one wake.
+ * Wake a hibernated sandbox. A sandbox that already runs is returned as it is, so wakes at the same
+ * time are one wake.
  */
 export function wakeSandbox(id: string): Call<m.Sandbox> {
   return {

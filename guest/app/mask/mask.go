@@ -100,7 +100,7 @@ func (w *Writer) add(b byte) {
 	if n := w.tree.longest(w.state); n > 0 {
 		w.mark(n)
 	}
-	// What is held and can be no part of a secret goes in pieces.
+	// Bytes that are held and cannot be part of a secret are written in large pieces.
 	if depth := w.tree.depth(w.state); w.plain > 2*depth+4096 {
 		w.release(depth)
 	}

@@ -205,7 +205,7 @@ func (a *Agent) unpack(r *http.Request) (pgapi.RestoreBase, error) {
 		err = syncAll(c.Dir)
 	}
 	if err != nil {
-		// What is not whole is worth nothing, and may fill the volume.
+		// An incomplete base backup is useless, and may fill the volume.
 		err = errors.Join(err, os.RemoveAll(c.Data()), c.MakeDir(c.Data()))
 	}
 	return base, err
@@ -252,7 +252,7 @@ func (a *Agent) recover(r *restore) {
 			return
 		}
 		a.cfg.Log.Error("restore failed", "error", err)
-		// What recovery made of it must not be taken for the database.
+		// A server in the middle of a recovery must not be taken for the database.
 		if errStop := a.server.Stop(context.WithoutCancel(ctx), true); errStop != nil {
 			a.cfg.Log.Error("PostgreSQL not stopped", "error", errStop)
 		}

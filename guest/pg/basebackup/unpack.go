@@ -44,26 +44,15 @@ func Unpack(ctx context.Context, r io.Reader, dir string, uid, gid int) (pgapi.R
 	return read(ctx, r, &place{root, uid, gid})
 }
 
-// Verify reads a stream and checks every file against the manifest.
-func Verify(ctx context.Context, r io.Reader) (pgapi.RestoreBase, error) {
-	return read(ctx, r, nowhere{})
-}
-
-// target is where a stream goes.
-type target interface {
-	mkdir(name string) error
-	create(name string) (io.WriteCloser, error)
-}
-
 type reader struct {
-	to       target
+	to       *place
 	seen     map[string]manifestEntry
 	manifest []byte
 	version  string
 	systemID string
 }
 
-func read(ctx context.Context, r io.Reader, to target) (pgapi.RestoreBase, error) {
+func read(ctx context.Context, r io.Reader, to *place) (pgapi.RestoreBase, error) {
 	rd := reader{to: to, seen: map[string]manifestEntry{}}
 	tr := tar.NewReader(r)
 	for n := 0; ; n++ {
@@ -238,16 +227,6 @@ func (p *place) create(name string) (io.WriteCloser, error) {
 	}
 	return f, nil
 }
-
-type nowhere struct{}
-
-func (nowhere) mkdir(string) error                    { return nil }
-func (nowhere) create(string) (io.WriteCloser, error) { return discard{}, nil }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-func (discard) Close() error                { return nil }
 
 // writeError tells what failed to be written from what failed to be read.
 type writeError struct{ error }

@@ -125,7 +125,7 @@ func (m Machine) CheckRoom(cache string) error {
 // open.
 func (m Machine) checkReach(cache, bin string) error {
 	for _, dir := range []string{cache, bin} {
-		if closed := ClosedDir(dir); closed != "" {
+		if closed := closedDir(dir); closed != "" {
 			return Refusef("VMMs run as users of their own, and may not pass through %s to %s: run scripts/place as root, or chmod o+x %s", closed, dir, closed)
 		}
 	}
@@ -148,7 +148,7 @@ func (m Machine) checkReach(cache, bin string) error {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			path = real
 		}
-		if closed := ClosedDir(filepath.Dir(path)); closed != "" {
+		if closed := closedDir(filepath.Dir(path)); closed != "" {
 			return Refusef("%s names %s, and VMMs, which run as users of their own, may not pass through %s: put it elsewhere, such as in /usr/local/bin", name, path, closed)
 		}
 		if fi.Mode().Perm()&mode == 0 {
@@ -158,9 +158,9 @@ func (m Machine) checkReach(cache, bin string) error {
 	return nil
 }
 
-// ClosedDir returns the first directory on a path that not every user may enter,
+// closedDir returns the first directory on a path that not every user may enter,
 // or "". Directories that do not exist yet count as open.
-func ClosedDir(path string) string {
+func closedDir(path string) string {
 	for dir := path; ; dir = filepath.Dir(dir) {
 		if fi, err := os.Stat(dir); err == nil && fi.IsDir() && fi.Mode().Perm()&0o001 == 0 {
 			return dir

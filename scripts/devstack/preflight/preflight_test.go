@@ -171,7 +171,7 @@ func TestPlaceLinksOnlyWhatVMMsCannotReach(t *testing.T) {
 				if linked := strings.HasPrefix(real, dev+"/"); linked != c.links {
 					t.Errorf("%s is at %s, want it below %s: %v", name, real, dev, c.links)
 				}
-				if closed := ClosedDir(real); closed != "" {
+				if closed := closedDir(real); closed != "" {
 					t.Errorf("%s is closed at %s", real, closed)
 				}
 			}

@@ -677,7 +677,7 @@ class CloneDatabase:
     size: DatabaseSize | None = None
     """default: the source's"""
     target_time: str | None = None
-    """RFC 3339; default: the latest archived moment"""
+    """RFC 3339, for point-in-time recovery; default: the latest that is archived"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -1160,7 +1160,7 @@ class Database:
     password: str | None = None
     """while it runs"""
     target_time: datetime | None = None
-    """the moment of the source's past that was cloned, if one was given"""
+    """the point in time of the source that was cloned, if one was given"""
     username: str | None = None
     """while it runs"""
 

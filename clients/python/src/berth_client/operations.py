@@ -191,9 +191,8 @@ def cancel_function_deployment(id: str, deploy: str) -> Call[m.Deployment]:
 
 
 def clone_database(id: str, body: m.CloneDatabase, *, idempotency_key: str | None = None) -> Call[m.Database]:
-    """Create a database with the data of another one, as it is or was at a moment. Of databases
-    that run, hibernate or have failed. Answers at once, as a create does. Another `size` is how
-    a database is resized.
+    """Clone a database, as it is or as of a point in time. Of databases that run, hibernate or
+    have failed. Answers at once, as a create does. Another `size` is how a database is resized.
     """
     return Call(
         method="POST",
@@ -249,9 +248,9 @@ def create_app(body: m.CreateApp, *, idempotency_key: str | None = None) -> Call
 
 
 def create_app_domain(id: str, body: m.CreateAppDomain, *, idempotency_key: str | None = None) -> Call[m.AppDomain]:
-    """Claim a domain for an app. The answer says in `dns` what to set: the TXT record proves the
-    domain, the other record leads to the app. DNS is looked into by itself for a week, and by
-    `verify` at once. At most 10 an app and 50 a workspace.
+    """Add a custom domain to an app. The answer says in `dns` what to set: the TXT record proves
+    the domain, the other record leads to the app. DNS is looked into by itself for a week, and
+    by `verify` at once. At most 10 an app and 50 a workspace.
     """
     return Call(
         method="POST",
@@ -489,7 +488,9 @@ def delete_app(id: str) -> Nothing:
 
 
 def delete_app_domain(id: str, domain: str) -> Nothing:
-    """Give a domain of an app up. It leads to the app no more, and its certificate is deleted."""
+    """Remove a custom domain of an app. It leads to the app no more, and its certificate is
+    deleted.
+    """
     return Nothing(
         method="DELETE",
         path=f"/v1/apps/{_q(id)}/domains/{_q(domain)}",
@@ -650,7 +651,7 @@ def deployment_logs(id: str, deploy: str) -> Stream:
 
 
 def drain_agent(id: str) -> Call[m.Agent]:
-    """Place no new sandbox on a host. What runs on it keeps running."""
+    """Drain a host: place no new sandbox on it. What runs on it keeps running."""
     return Call(
         method="POST",
         path=f"/v1/admin/agents/{_q(id)}/drain",
@@ -659,10 +660,11 @@ def drain_agent(id: str) -> Call[m.Agent]:
 
 
 def evacuate_agent(id: str, body: m.EvacuateAgent) -> Call[m.Agent]:
-    """Move what sleeps or can sleep on a host to others. The host is drained. Its sandboxes are
-    hibernated, moved through the snapshot store under the same id, and those that ran are woken
-    there. The call returns at once; `evacuation` of the host says how far it has come, and what
-    stays and why. Again, it tries again what could not be moved; undrain gives it up.
+    """Evacuate a host: move its sandboxes, databases and apps to others. The host is drained. Its
+    sandboxes are hibernated, moved through the snapshot store under the same id, and those that
+    ran are woken there. The call returns at once; `evacuation` of the host says how far it has
+    come, and what stays and why. Again, it tries again what could not be moved; undrain gives
+    it up.
     """
     return Call(
         method="POST",
@@ -727,7 +729,7 @@ def exec_stream(id: str, body: m.Exec) -> Stream:
 
 
 def failover_database(id: str, body: m.FailoverDatabase) -> Call[m.DatabaseFailover]:
-    """Restore a database that has failed on another host, from its archive. It keeps its id, its
+    """Fail a database over: restore it on another host, from its archive. It keeps its id, its
     host name and its credentials. With `force` also one that runs: what it wrote in the last
     minute may be lost.
     """
@@ -850,10 +852,10 @@ def follow_logs(id: str, *, stream: str | None = None, tail: int | None = None) 
 
 
 def fork_sandbox(id: str, body: m.Fork, *, idempotency_key: str | None = None) -> Call[m.Forked]:
-    """Make children with the disk of a running sandbox. Cold, the default: each child boots from a
-    copy of the disk. Warm, for a single child: it takes over the parent's memory, disk and
-    address, and the parent is paused until it is resumed. A child that fails to start is
-    reported in `failed`; the others live.
+    """Fork a running sandbox with its disk. Cold, the default: each child boots from a copy of the
+    disk. Warm, for a single child: it takes over the parent's memory, disk and address, and the
+    parent is paused until it is resumed. A child that fails to start is reported in `failed`;
+    the others live.
     """
     return Call(
         method="POST",
@@ -866,9 +868,9 @@ def fork_sandbox(id: str, body: m.Fork, *, idempotency_key: str | None = None) -
 
 
 def fork_tree(id: str, body: m.ForkTree, *, idempotency_key: str | None = None) -> Call[m.ForkedTree]:
-    """Make children with the disk and the memory of a running sandbox. Every process lives on in
-    each child. The parent is paused for `pause_ms`. A child that fails to start is reported in
-    `failed`; the others live.
+    """Fork a running sandbox with its disk and memory. Every process lives on in each child. The
+    parent is paused for `pause_ms`. A child that fails to start is reported in `failed`; the
+    others live.
     """
     return Call(
         method="POST",
@@ -1051,7 +1053,7 @@ def get_org(id: str) -> Call[m.Org]:
 
 
 def get_rebalancing() -> Call[m.Rebalancing]:
-    """Tell how even hosts are, and how far a rebalancing has come."""
+    """Read how evenly hosts are filled, and how far a rebalancing has come."""
     return Call(
         method="GET",
         path="/v1/admin/rebalance",
@@ -1105,7 +1107,7 @@ def get_webhook_endpoint(id: str) -> Call[m.WebhookEndpoint]:
 
 
 def healthz() -> Call[m.Health]:
-    """Tell whether this replica is well. It answers 200 even while no sandbox can be placed."""
+    """Check the health of this replica. It answers 200 even while no sandbox can be placed."""
     return Call(
         method="GET",
         path="/healthz",
@@ -1114,8 +1116,8 @@ def healthz() -> Call[m.Health]:
 
 
 def hibernate_sandbox(id: str) -> Call[m.Sandbox]:
-    """Write a running sandbox's memory to its host's disk and end its VM. It keeps its disk and
-    its network slot, but takes no memory and no CPU.
+    """Hibernate a running sandbox: write its memory to its host's disk, and end its VM. It keeps
+    its disk and its network slot, but takes no memory and no CPU.
     """
     return Call(
         method="POST",
@@ -1752,8 +1754,8 @@ def patch_workspace(id: str, body: m.PatchWorkspace) -> Call[m.Workspace]:
 
 
 def pause_sandbox(id: str) -> Call[m.Sandbox]:
-    """Stop a running sandbox's CPUs. Its memory stays on the host, and its time to live keeps
-    counting.
+    """Pause a running sandbox: stop its CPUs. Its memory stays on the host, and its time to live
+    keeps counting.
     """
     return Call(
         method="POST",
@@ -1775,7 +1777,7 @@ def post_to_app_root(id: str, content: Body) -> Stream:
 
 
 def promote(id: str, body: m.Promote) -> Call[m.Promoted]:
-    """Choose a fork-tree's child, and delete its siblings. The parent is not a sibling, and is
+    """Promote a child of a fork tree, and delete its siblings. The parent is not a sibling, and is
     kept.
     """
     return Call(
@@ -1886,9 +1888,9 @@ def read_function(id: str) -> Stream:
 
 
 def readyz() -> Call[m.Health]:
-    """Tell whether this replica can serve requests now. For load balancers. It is a member of the
-    cluster that knows a leader and what was committed, and does not stop. The detail names what
-    is missing.
+    """Check the readiness of this replica: whether it can serve requests now. For load balancers.
+    It is a member of the cluster that knows a leader and what was committed, and does not stop.
+    The detail names what is missing.
     """
     return Call(
         method="GET",
@@ -1898,12 +1900,12 @@ def readyz() -> Call[m.Health]:
 
 
 def rebalance(body: m.Rebalance) -> Call[m.Rebalancing]:
-    """Move what sleeps on the fuller hosts to the emptier ones. Sandboxes and databases that sleep
-    move through the snapshot store under the same id, until hosts differ by less than `percent`
-    of an even share of the disk that is reserved. What runs is never touched, nor are hosts
-    that are drained, have had trouble or have no snapshot store. With `dry_run` nothing moves,
-    and `moves` tells what would. The call returns at once; GET tells how far it has come.
-    Again, it tries again what could not be moved.
+    """Rebalance hosts: move what sleeps on the fuller ones to the emptier ones. Sandboxes and
+    databases that sleep move through the snapshot store under the same id, until hosts differ
+    by less than `percent` of an even share of the disk that is reserved. What runs is never
+    touched, nor are hosts that are drained, have had trouble or have no snapshot store. With
+    `dry_run` nothing moves, and `moves` tells what would. The call returns at once; GET tells
+    how far it has come. Again, it tries again what could not be moved.
     """
     return Call(
         method="POST",
@@ -1914,7 +1916,7 @@ def rebalance(body: m.Rebalance) -> Call[m.Rebalancing]:
 
 
 def remove_agent(id: str) -> Nothing:
-    """Forget a host that has no sandbox left."""
+    """Remove a host that has no sandbox left."""
     return Nothing(
         method="DELETE",
         path=f"/v1/admin/agents/{_q(id)}",
@@ -1963,9 +1965,9 @@ def remove_port(id: str, *, port: int) -> Nothing:
 
 
 def remove_router(name: str) -> Nothing:
-    """Refuse a router of databases from now on. For ever: a router is known by its certificate
-    alone, so that one that is to come back needs another name. One that never was is refused,
-    too.
+    """Remove a PostgreSQL router, which is refused from now on. For ever: a router is known by its
+    certificate alone, so that one that is to come back needs another name. One that never was
+    is refused, too.
     """
     return Nothing(
         method="DELETE",
@@ -1974,7 +1976,7 @@ def remove_router(name: str) -> Nothing:
 
 
 def replay_webhook_delivery(id: str, delivery: str) -> Call[m.WebhookDelivery]:
-    """Send a delivery again. At once, and on the schedule of a new one, whether it has arrived, is
+    """Replay a delivery. At once, and on the schedule of a new one, whether it has arrived, is
     dead or waits for its next attempt.
     """
     return Call(
@@ -1985,9 +1987,9 @@ def replay_webhook_delivery(id: str, delivery: str) -> Call[m.WebhookDelivery]:
 
 
 def reset_credentials(id: str) -> Call[m.DatabaseConnection]:
-    """Give a database that runs another password and another broker token. Answers once a log-in
-    with them was made. Who was logged in with the old password is cut off. An error means that
-    the old ones are in force, or will be; after a 503 a read says which are.
+    """Rotate the password and the broker token of a running database. Answers once a log-in with
+    them was made. Who was logged in with the old password is cut off. An error means that the
+    old ones are in force, or will be; after a 503 a read says which are.
     """
     return Call(
         method="POST",
@@ -1997,7 +1999,7 @@ def reset_credentials(id: str) -> Call[m.DatabaseConnection]:
 
 
 def restore(content: Body) -> Nothing:
-    """Replace the control store by a backup."""
+    """Restore the control store from a backup."""
     return Nothing(
         method="POST",
         path="/v1/admin/raft/restore",
@@ -2006,8 +2008,8 @@ def restore(content: Body) -> Nothing:
 
 
 def resume_sandbox(id: str) -> Call[m.Sandbox]:
-    """Let a paused sandbox run on. Also resumes the parent of a warm fork, which is left paused,
-    and gets memory and a network slot again.
+    """Resume a paused sandbox. Also resumes the parent of a warm fork, which is left paused, and
+    gets memory and a network slot again.
     """
     return Call(
         method="POST",
@@ -2033,7 +2035,7 @@ def revoke_token(prefix: str) -> Nothing:
 
 
 def rollback_app(id: str, body: m.RollBackApp, *, idempotency_key: str | None = None) -> Call[m.Deployment]:
-    """Serve an earlier deployment again. The one that was live before, or the one that is named.
+    """Roll back to an earlier deployment. The one that was live before, or the one that is named.
     The answer is a new deployment, which builds nothing where the artifact of the earlier one
     is kept. To repeat it is to go back to what it has replaced: use an Idempotency-Key, or name
     the deployment.
@@ -2049,7 +2051,7 @@ def rollback_app(id: str, body: m.RollBackApp, *, idempotency_key: str | None = 
 
 
 def rollback_function(id: str, body: m.RollBackApp, *, idempotency_key: str | None = None) -> Call[m.Deployment]:
-    """Serve an earlier deployment of a function again."""
+    """Roll back to an earlier deployment of a function."""
     return Call(
         method="POST",
         path=f"/v1/functions/{_q(id)}/rollback",
@@ -2061,7 +2063,7 @@ def rollback_function(id: str, body: m.RollBackApp, *, idempotency_key: str | No
 
 
 def rotate_webhook_secret(id: str) -> Call[m.NewWebhookEndpoint]:
-    """Give an endpoint another signing secret. Every attempt from now on is signed with it. What
+    """Rotate the signing secret of an endpoint. Every attempt from now on is signed with it. What
     the receiver refuses until it knows the secret is sent again.
     """
     return Call(
@@ -2154,7 +2156,7 @@ def stat_file(id: str, *, path: str) -> Call[m.FileStat]:
 
 
 def stop_rebalancing() -> Nothing:
-    """Give up a rebalancing. What is under way still arrives."""
+    """Stop a rebalancing. What is under way still arrives."""
     return Nothing(
         method="DELETE",
         path="/v1/admin/rebalance",
@@ -2197,7 +2199,7 @@ def transact_database(id: str, body: m.SQLQueries) -> Call[m.SQLBatchResults]:
 
 
 def transfer_leadership(body: m.TransferLeadership) -> Nothing:
-    """Hand leadership to another replica."""
+    """Transfer leadership to another replica."""
     return Nothing(
         method="POST",
         path="/v1/admin/raft/transfer-leadership",
@@ -2206,7 +2208,7 @@ def transfer_leadership(body: m.TransferLeadership) -> Nothing:
 
 
 def undrain_agent(id: str) -> Call[m.Agent]:
-    """Place sandboxes on a host again."""
+    """Undrain a host: place sandboxes on it again."""
     return Call(
         method="POST",
         path=f"/v1/admin/agents/{_q(id)}/undrain",
@@ -2230,9 +2232,9 @@ def usage(*, month: str | None = None, format: str | None = None) -> Call[m.Usag
 
 
 def verify_app_domain(id: str, domain: str) -> Call[m.AppDomain]:
-    """Look into DNS for the proof of a domain now. A domain whose TXT record is not there stays
-    `pending`, and `error` says what was found. One that had failed is looked for again. Where a
-    certificate could not be had, it is soon ordered again.
+    """Verify a custom domain now, by its TXT record in DNS. A domain whose TXT record is not there
+    stays `pending`, and `error` says what was found. One that had failed is looked for again.
+    Where a certificate could not be had, it is soon ordered again.
     """
     return Call(
         method="POST",
@@ -2242,7 +2244,7 @@ def verify_app_domain(id: str, domain: str) -> Call[m.AppDomain]:
 
 
 def version() -> Call[m.VersionInfo]:
-    """Tell which build answers."""
+    """Read the version of this replica."""
     return Call(
         method="GET",
         path="/version",
@@ -2260,8 +2262,8 @@ def wake_database(id: str) -> Call[m.DatabaseWake]:
 
 
 def wake_sandbox(id: str) -> Call[m.Sandbox]:
-    """Let a hibernated sandbox go on where it was. A sandbox that already runs is returned as it
-    is, so wakes at the same time are one wake.
+    """Wake a hibernated sandbox. A sandbox that already runs is returned as it is, so wakes at the
+    same time are one wake.
     """
     return Call(
         method="POST",
