@@ -1172,8 +1172,8 @@ export function inviteMember(id: string, body: m.Invite, options: { idempotencyK
 /**
  * Invoke a function with a POST. The handler gets the method, the path after `invoke`, the query,
  * the headers, but the Authorization header and cookies, and the body, of up to 10 MiB. Its answer
- * is the answer. A function that sleeps is woken first. What fails in it is a 500, of which its
- * logs tell more.
+ * is the answer. A function that sleeps is woken first. What fails in it is a 500, with the last
+ * lines of its log as `log`.
  */
 export function invokeFunction(id: string, content: Body): Stream {
   return {
@@ -1823,8 +1823,8 @@ export function readFile(id: string, options: { path: string }): Stream {
 /**
  * Invoke a function with a GET. The handler gets the method, the path after `invoke`, the query,
  * the headers, but the Authorization header and cookies, and the body, of up to 10 MiB. Its answer
- * is the answer. A function that sleeps is woken first. What fails in it is a 500, of which its
- * logs tell more.
+ * is the answer. A function that sleeps is woken first. What fails in it is a 500, with the last
+ * lines of its log as `log`.
  */
 export function readFunction(id: string): Stream {
   return {

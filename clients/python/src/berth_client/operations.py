@@ -1154,7 +1154,7 @@ def invoke_function(id: str, content: Body) -> Stream:
     """Invoke a function with a POST. The handler gets the method, the path after `invoke`, the
     query, the headers, but the Authorization header and cookies, and the body, of up to 10 MiB.
     Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500,
-    of which its logs tell more.
+    with the last lines of its log as `log`.
     """
     return Stream(
         method="POST",
@@ -1877,7 +1877,7 @@ def read_function(id: str) -> Stream:
     """Invoke a function with a GET. The handler gets the method, the path after `invoke`, the
     query, the headers, but the Authorization header and cookies, and the body, of up to 10 MiB.
     Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500,
-    of which its logs tell more.
+    with the last lines of its log as `log`.
     """
     return Stream(
         method="GET",
