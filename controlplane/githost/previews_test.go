@@ -166,6 +166,62 @@ func TestForksGetNoPreview(t *testing.T) {
 	}
 }
 
+// An app may want previews of forks. They are of the ref by which its own repository has
+// the branch, and know that they are of a fork.
+func TestPreviewsOfForks(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop")
+	shop := r.github.URL + "/acme/shop"
+	r.app("ws", "app-open", shop, "main", func(a *record.App) { a.ForkPreviews = true })
+	r.app("ws", "app-shut", shop, "main")
+	r.app("ws", "app-none", shop, "main", func(a *record.App) { a.Previews, a.ForkPreviews = new(false), true })
+	at := r.clock.Now()
+	there := func(id string) bool { _, there := raftstore.Get(r.view(), record.Apps, id); return there }
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 6, Commit: sha('2'), Branch: "main", At: at, Fork: true})
+	want := []deployment{{"app-open-pr6", "refs/pull/6/head", sha('2'), "A basket", "ann", "pull_request"}}
+	if diff := cmp.Diff(want, r.apps.deployed()); diff != "" {
+		t.Error(diff)
+	}
+	if a, _ := raftstore.Get(r.view(), record.Apps, "app-open-pr6"); a == nil || !a.Fork || a.GitBranch != "refs/pull/6/head" {
+		t.Errorf("%+v", a)
+	}
+	first := r.comments("is being deployed")
+	r.become("app-open-pr6", record.DeploymentBuilding, record.DeploymentDeploying, record.DeploymentLive)
+	if c := r.comments("is live"); c.ID != first.ID || !strings.Contains(c.Body, "https://app-open-pr6.apps.test/") {
+		t.Errorf("%+v", c)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 6, Before: sha('2'), Commit: sha('3'), At: at.Add(time.Minute), Fork: true})
+	if got := r.apps.deployed(); len(got) != 2 || got[1].Commit != sha('3') {
+		t.Errorf("%+v", got)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "closed", Number: 6, Commit: sha('3'), At: at.Add(2 * time.Minute), Fork: true})
+	if there("app-open-pr6") {
+		t.Error("it outlives its pull request")
+	}
+	r.comments("was removed")
+
+	// What was made of a branch of the repository is not given a fork's code, and goes where
+	// no fork's is wanted.
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 7, Commit: sha('2'), At: at})
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 7, Before: sha('2'), Commit: sha('3'), At: at.Add(time.Minute), Fork: true})
+	if a, _ := raftstore.Get(r.view(), record.Apps, "app-open-pr7"); a == nil || !a.Fork || there("app-shut-pr7") {
+		t.Errorf("%+v; the other is there: %t", a, there("app-shut-pr7"))
+	}
+	// An app that no longer wants them has none from the next event on.
+	r.Update(func(tx *raftstore.Tx) error {
+		a, _ := raftstore.Get(tx, record.Apps, "app-open")
+		a = a.Clone()
+		a.ForkPreviews = false
+		raftstore.Put(tx, record.Apps, a)
+		return nil
+	})
+	n := len(r.apps.deployed())
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 7, Before: sha('3'), Commit: sha('4'), At: at.Add(2 * time.Minute), Fork: true})
+	if there("app-open-pr7") || len(r.apps.deployed()) != n {
+		t.Error("it is there, or was deployed")
+	}
+}
+
 func TestEventsOfAPullRequestOutOfOrder(t *testing.T) {
 	r := newRig(t)
 	i := r.connect(caller, "acme", "shop")
