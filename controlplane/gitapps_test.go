@@ -202,7 +202,7 @@ func TestAPreviewOfAForkKnowsNoSecret(t *testing.T) {
 	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "KEY", api.PutAppVariable{Value: "hush", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
-	for key, in := range map[string]api.PutRepoVariable{"API_URL": {Value: "https://hush.test", Secret: true}, "STAGE": {Value: "preview"}} {
+	for key, in := range map[string]api.PutRepoVariable{"API_URL": {Value: "https://hush.test", Secret: new(true)}, "STAGE": {Value: "preview"}} {
 		if _, err := r.hosts.PutPreviewVariable(t.Context(), testplane.Caller, "9000", key, in); err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,7 @@ func TestPreview(t *testing.T) {
 	r.app("ws", "app-a", shop, "main")
 	r.app("ws", "app-manual", shop, "main", func(a *record.App) { a.AutoDeploy = false })
 	r.app("other", "app-other", shop, "main")
-	if _, err := r.hosts().PutPreviewVariable(t.Context(), caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test", Secret: true}); err != nil {
+	if _, err := r.hosts().PutPreviewVariable(t.Context(), caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.hosts().PutPreviewVariable(t.Context(), stranger, "9000", "API_URL", api.PutRepoVariable{Value: "https://theirs.test"}); err != nil {
@@ -684,13 +684,19 @@ func TestPreviewEnv(t *testing.T) {
 	put := func(key string, in api.PutRepoVariable) (api.RepoVariable, error) {
 		return g.PutPreviewVariable(t.Context(), caller, "9000", key, in)
 	}
-	for key, in := range map[string]api.PutRepoVariable{"B": {Value: "b"}, "A": {Value: "hidden", Secret: true}, "_c9": {Value: ""}} {
+	for key, in := range map[string]api.PutRepoVariable{"B": {Value: "b"}, "A": {Value: "first", Secret: new(true)}, "C": {Value: "c", Secret: new(true)}, "_c9": {Value: ""}} {
 		if _, err := put(key, in); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if v, err := put("B", api.PutRepoVariable{Value: "b\n2"}); err != nil || v.Value != "b\n2" {
 		t.Errorf("%+v, %v", v, err)
+	}
+	if v, err := put("A", api.PutRepoVariable{Value: "hidden"}); err != nil || v.Value != "********" || !v.Secret {
+		t.Errorf("a secret with another value: %+v, %v", v, err)
+	}
+	if v, err := put("C", api.PutRepoVariable{Value: "shown", Secret: new(false)}); err != nil || v.Value != "shown" || v.Secret {
+		t.Errorf("a secret that is none any more: %+v, %v", v, err)
 	}
 	list, err := g.PreviewEnv(t.Context(), caller, "9000")
 	if err != nil {
@@ -700,7 +706,7 @@ func TestPreviewEnv(t *testing.T) {
 	for _, v := range list {
 		got = append(got, fmt.Sprint(v.Key, "=", v.Value, v.Secret))
 	}
-	if diff := cmp.Diff([]string{"A=********true", "B=b\n2false", "_c9=false"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"A=********true", "B=b\n2false", "C=shownfalse", "_c9=false"}, got); diff != "" {
 		t.Error(diff)
 	}
 	for _, row := range raftstore.All(r.view(), record.RepoEnvs) {

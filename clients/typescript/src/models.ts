@@ -1348,7 +1348,10 @@ export interface PutAppVariable {
   secret?: boolean;
 }
 
-/** PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. */
+/**
+ * PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. Without secret a
+ * variable that exists stays what it is, and a new one is not secret.
+ */
 export interface PutRepoVariable {
   value: string;
   /** masked when read, and redacted from build logs */

@@ -1772,7 +1772,7 @@ export function putFunctionEnv(id: string, key: string, body: m.PutAppVariable):
 /**
  * Set a variable of a repository's previews. For the previews of pull requests of all the
  * workspace's apps of this repository, from their next deployment on. It takes the place of an
- * app's own variable of this name.
+ * app's own variable of this name. Without `secret`, one that is secret stays so.
  */
 export function putPreviewVariable(repo: string, key: string, body: m.PutRepoVariable): Call<m.RepoVariable> {
   return {

@@ -2597,7 +2597,9 @@ class PutAppVariable:
 
 @dataclass(slots=True, kw_only=True)
 class PutRepoVariable:
-    """PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}."""
+    """PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. Without secret a
+    variable that exists stays what it is, and a new one is not secret.
+    """
 
     value: str
     secret: bool | None = None

@@ -1826,7 +1826,7 @@ def put_function_env(id: str, key: str, body: m.PutAppVariable) -> Call[m.AppVar
 def put_preview_variable(repo: str, key: str, body: m.PutRepoVariable) -> Call[m.RepoVariable]:
     """Set a variable of a repository's previews. For the previews of pull requests of all the
     workspace's apps of this repository, from their next deployment on. It takes the place of an
-    app's own variable of this name.
+    app's own variable of this name. Without `secret`, one that is secret stays so.
     """
     return Call(
         method="PUT",
