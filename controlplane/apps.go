@@ -63,7 +63,7 @@ func (c *Apps) validate() error {
 
 // newApps creates the use cases of apps, and of the git hosts that they come from.
 func (s *Server) newApps(c *core.Core, sandboxes *sandbox.Sandboxes, templates *template.Templates, databases app.Databases) (*app.Apps, *githost.GitHosts, error) {
-	gitHosts, err := s.cfg.githosts()
+	gitHosts, err := s.cfg.githosts(s.cfg.GitAllowHTTP)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -222,7 +222,7 @@ func (c *Config) load() (replica, error) {
 	if c.ForkMax < 0 || c.ForkMax > fork.MaxFork {
 		return replica{}, fmt.Errorf("BERTH_FORK_MAX is %d, want 1 to %d", c.ForkMax, fork.MaxFork)
 	}
-	if err := errors.Join(c.Databases.validate(), c.Apps.validate(), c.Billing.validate(), c.Audit.validate(), c.checkWebhooks(), c.checkGitHosts()); err != nil {
+	if err := errors.Join(c.Databases.validate(), c.Apps.validate(), c.Billing.validate(), c.Audit.validate(), c.checkWebhooks(), c.checkGitHosts(c.GitAllowHTTP)); err != nil {
 		return replica{}, err
 	}
 	if c.AdminToken != "" && len(c.AdminToken) < 16 {

@@ -63,8 +63,8 @@ func (d deployer) DeployApp(ctx context.Context, appID, gitRef, commit, message,
 }
 
 // CreatePreview implements githost.Deployer.
-func (d deployer) CreatePreview(ctx context.Context, parentID string, pullRequest int, branch string, env []githost.Variable) (string, error) {
-	return d.apps.OpenPreview(ctx, parentID, pullRequest, branch, core.Each(env, func(v githost.Variable) app.Variable { return app.Variable(v) }))
+func (d deployer) CreatePreview(ctx context.Context, parentID string, pullRequest int, branch string, fork bool, env []githost.Variable) (string, error) {
+	return d.apps.OpenPreview(ctx, parentID, pullRequest, branch, fork, core.Each(env, func(v githost.Variable) app.Variable { return app.Variable(v) }))
 }
 
 // DeletePreview implements githost.Deployer.

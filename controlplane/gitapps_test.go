@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/internal/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/loops"
@@ -191,6 +192,44 @@ func TestGitHostsDeployApps(t *testing.T) {
 	if n := len(raftstore.Find(r.view(), record.Deployments, "app", theirs)) + len(r.previews(theirs)); n != 0 {
 		t.Errorf("another workspace's app with the same URL has %d deployments and previews", n)
 	}
+}
+
+// What a stranger's pull request gets: its commit, and nothing of what is not for everybody.
+func TestAPreviewOfAForkKnowsNoSecret(t *testing.T) {
+	r := newGitRig(t)
+	i := r.connect("acme", "shop")
+	mine := r.create(testplane.Caller, map[string]string{"PLAIN": "p", "API_URL": "https://prod.test", "READER_URL": "postgres://reader:word@7d3f0c52-9a41-4f0e-8c1b-2f6f3f1f9a10.db.test/books"})
+	if _, err := r.apps.PutVariable(t.Context(), testplane.Caller, mine, "KEY", api.PutAppVariable{Value: "hush", Secret: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	for key, in := range map[string]api.PutRepoVariable{"API_URL": {Value: "https://hush.test", Secret: new(true)}, "STAGE": {Value: "preview"}} {
+		if _, err := r.hosts.PutPreviewVariable(t.Context(), testplane.Caller, "9000", key, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.apps.Patch(t.Context(), testplane.Caller, mine, api.PatchApp{ForkPreviews: api.SetTo(true)}); err != nil {
+		t.Fatal(err)
+	}
+	pull := fakegithub.PullRequest{Action: "opened", Repo: "shop", Number: 5, Branch: "main", Commit: strings.Repeat("3", 40), Title: "A basket", At: time.Now(), Fork: true}
+	r.receive("pull_request", r.github.PullRequestPayload(i, pull))
+	all := r.previews(mine)
+	if len(all) != 1 || !all[0].Fork || all[0].GitURL != r.github.URL+"/acme/shop.git" || all[0].GitBranch != "refs/pull/5/head" {
+		t.Fatalf("%+v", all)
+	}
+	if d := r.only(all[0].ID); d.GitCommit != pull.Commit || d.GitRef != "refs/pull/5/head" || d.Trigger != "pull_request" {
+		t.Errorf("%+v", d)
+	}
+	vars, err := r.apps.Env(t.Context(), testplane.Caller, all[0].ID)
+	got := map[string]string{}
+	for _, v := range vars {
+		got[v.Key] = v.Value
+	}
+	if want := map[string]string{"PLAIN": "p", "STAGE": "preview"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("environment %v, want %v: %v", got, want, err)
+	}
+	pull.Action, pull.At = "closed", pull.At.Add(time.Minute)
+	r.receive("pull_request", r.github.PullRequestPayload(i, pull))
+	testcluster.Await(t, "end of the preview", func() bool { return len(r.previews(mine)) == 0 })
 }
 
 // An app is cloned with a token of its workspace's own installation, as it is now.

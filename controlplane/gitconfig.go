@@ -35,8 +35,9 @@ const minHookSecret = 16
 
 var appID = regexp.MustCompile(`^[1-9][0-9]{0,18}$`)
 
-// githosts reads the settings for package githost.
-func (c *GitHosts) githosts() (out githost.Config, err error) {
+// githosts reads the settings for package githost. allowHTTP is BERTH_GIT_ALLOW_HTTP.
+func (c *GitHosts) githosts(allowHTTP bool) (out githost.Config, err error) {
+	out.AllowHTTP = allowHTTP
 	if out.GitLabSecret, err = hookSecret("BERTH_GITLAB_WEBHOOK_SECRET", c.GitLabWebhookSecret); err != nil {
 		return out, err
 	}
@@ -48,8 +49,8 @@ func (c *GitHosts) githosts() (out githost.Config, err error) {
 }
 
 // checkGitHosts finds mistakes before anything runs.
-func (c *GitHosts) checkGitHosts() error {
-	cfg, err := c.githosts()
+func (c *GitHosts) checkGitHosts(allowHTTP bool) error {
+	cfg, err := c.githosts(allowHTTP)
 	if err == nil {
 		_, err = githost.New(core.New(core.Core{}), cfg)
 	}

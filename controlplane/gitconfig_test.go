@@ -30,11 +30,11 @@ func TestGitHostSettings(t *testing.T) {
 		GitHubAppID: "12", GitHubAppSlug: "berth", GitHubPrivateKey: pemKey, GitHubWebhookSecret: file("secret", []byte("of sixteen bytes and more\n")),
 		GitHubClientID: "Iv1.a", GitHubClientSecret: file("client", []byte("c\n")), GiteaWebhookSecret: "of sixteen bytes and more",
 	}
-	cfg, err := good.githosts()
+	cfg, err := good.githosts(false)
 	if err != nil || cfg.App.WebhookSecret != "of sixteen bytes and more" || cfg.App.ClientSecret != "c" || !cfg.App.PrivateKey.Equal(key) || cfg.GiteaSecret == "" || cfg.GitLabSecret != "" {
 		t.Errorf("%+v, %v", cfg.App, err)
 	}
-	if cfg, err := (&GitHosts{GitHubAPI: "https://api.github.com"}).githosts(); err != nil || cfg.App != nil {
+	if cfg, err := (&GitHosts{GitHubAPI: "https://api.github.com"}).githosts(false); err != nil || cfg.App != nil {
 		t.Errorf("nothing set: %+v, %v", cfg.App, err)
 	}
 	for name, c := range map[string]struct {
@@ -49,14 +49,19 @@ func TestGitHostSettings(t *testing.T) {
 		"an id that is a name": {func(c *GitHosts) { c.GitHubAppID = "berth" }, "want a number"},
 		"half of OAuth":        {func(c *GitHosts) { c.GitHubClientID = "" }, "go together"},
 		"an API in the clear":  {func(c *GitHosts) { c.GitHubAPI = "http://ghe.example.com" }, "BERTH_GITHUB_API"},
+		"a web in the clear":   {func(c *GitHosts) { c.GitHubWeb = "http://ghe.example.com" }, "BERTH_GITHUB_WEB"},
 	} {
 		bad := good
 		c.change(&bad)
-		if err := bad.checkGitHosts(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := bad.checkGitHosts(false); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if err := good.checkGitHosts(); err != nil {
+	if err := good.checkGitHosts(false); err != nil {
 		t.Error(err)
+	}
+	good.GitHubWeb = "http://ghe.example.com"
+	if err := good.checkGitHosts(true); err != nil {
+		t.Errorf("for development: %v", err)
 	}
 }

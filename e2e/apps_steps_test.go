@@ -37,7 +37,16 @@ type repository struct {
 // newRepository makes one, which guests reach until the test ends.
 func newRepository(t *testing.T) *repository {
 	t.Helper()
-	r := &repository{t: t, dir: filepath.Join(t.TempDir(), "app")}
+	r, server := newRepositoryAt(t, "app")
+	r.url = server + "/app/.git"
+	return r
+}
+
+// newRepositoryAt makes one in a directory of a server, and returns the server's URL.
+func newRepositoryAt(t *testing.T, path string) (r *repository, url string) {
+	t.Helper()
+	root := t.TempDir()
+	r = &repository{t: t, dir: filepath.Join(root, path)}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -49,13 +58,12 @@ func newRepository(t *testing.T) *repository {
 	l := listenOutside(t)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(programs)), "git-http-backend"),
-		Env:  []string{"GIT_PROJECT_ROOT=" + filepath.Dir(r.dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+		Env:  []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	}}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	r.url = "http://git." + outsideName + ":" + port + "/app/.git"
-	return r
+	return r, "http://git." + outsideName + ":" + port
 }
 
 func (r *repository) git(args ...string) string {

@@ -36,7 +36,7 @@ type appSettings struct {
 	install, build, start                 string
 	port, maxInstances                    int
 	idle                                  span
-	noSleep, autoDeploy, previews         bool
+	noSleep, autoDeploy, previews, forks  bool
 }
 
 func (s *appSettings) flags(cmd *cobra.Command) {
@@ -55,6 +55,7 @@ func (s *appSettings) flags(cmd *cobra.Command) {
 	f.BoolVar(&s.noSleep, "no-sleep", false, "never put it to sleep")
 	f.BoolVar(&s.autoDeploy, "auto-deploy", false, "deploy each push to the branch")
 	f.BoolVar(&s.previews, "previews", false, "give each pull request a preview (default: as --auto-deploy)")
+	f.BoolVar(&s.forks, "fork-previews", false, "give one to pull requests from forks too, without secrets and databases")
 }
 
 func (a *app) appCreate() *cobra.Command {
@@ -128,6 +129,7 @@ func (s *appSettings) create(cmd *cobra.Command, name string, env map[string]str
 	if given("previews") {
 		in.Previews = &s.previews
 	}
+	in.ForkPreviews = s.forks
 	return in
 }
 
@@ -166,6 +168,9 @@ func (s *appSettings) patch(cmd *cobra.Command) (in api.PatchApp, any bool) {
 	}
 	if given("previews") {
 		in.Previews, any = api.SetTo(s.previews), true
+	}
+	if given("fork-previews") {
+		in.ForkPreviews, any = api.SetTo(s.forks), true
 	}
 	return in, any
 }
@@ -264,6 +269,14 @@ func (a *app) appGet() *cobra.Command {
 	}
 }
 
+// previewsOf says which pull requests get previews.
+func previewsOf(one *api.App) string {
+	if one.Previews && one.ForkPreviews {
+		return "yes, of forks too"
+	}
+	return yes(one.Previews)
+}
+
 func (a *app) showApp(one *api.App) error {
 	if a.json {
 		return a.printJSON(one)
@@ -288,7 +301,7 @@ func (a *app) showApp(one *api.App) error {
 		sleeps = "after " + (time.Duration(one.IdleTimeoutSeconds) * time.Second).String() + " without a request"
 	}
 	out = append(out, "port", fmt.Sprint(one.Port), "instances", fmt.Sprintf("%d of at most %d", one.Instances, one.MaxInstances), "sleeps", sleeps,
-		"auto-deploy", yes(one.AutoDeploy), "previews", yes(one.Previews))
+		"auto-deploy", yes(one.AutoDeploy), "previews", previewsOf(one))
 	add("deployment", one.DeploymentID)
 	add("sandbox", one.SandboxID)
 	return a.fields(append(out, "last request", ago(one.LastRequestAt), "created", one.CreatedAt.String())...)

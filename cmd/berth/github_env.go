@@ -28,6 +28,10 @@ func (a *app) githubEnvSet() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			in := api.PutRepoVariable{}
+			if cmd.Flags().Changed("secret") {
+				in.Secret = &secret
+			}
 			for _, pair := range args[1:] {
 				key, value, ok := strings.Cut(pair, "=")
 				if !ok {
@@ -40,14 +44,15 @@ func (a *app) githubEnvSet() *cobra.Command {
 					}
 					value = strings.TrimSuffix(string(raw), "\n")
 				}
-				if _, err := c.PutPreviewVariable(cmd.Context(), args[0], key, api.PutRepoVariable{Value: value, Secret: secret}); err != nil {
+				in.Value = value
+				if _, err := c.PutPreviewVariable(cmd.Context(), args[0], key, in); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&secret, "secret", false, "mask the values when they are read")
+	cmd.Flags().BoolVar(&secret, "secret", false, "mask the values when they are read; one that is secret stays so without it")
 	return cmd
 }
 

@@ -49,7 +49,7 @@ func (p *planeApps) Create(_ context.Context, _ core.Caller, in api.CreateApp, _
 	a := api.App{
 		ID: fmt.Sprintf("app-%d", len(p.apps)+1), Name: in.Name, Status: api.AppCreated, GitURL: in.GitURL, GitBranch: in.GitBranch,
 		BuildCommand: in.BuildCommand, StartCommand: in.StartCommand, Port: 3000, MaxInstances: 1, AutoHibernate: in.AutoHibernate == nil || *in.AutoHibernate,
-		IdleTimeoutSeconds: 900, AutoDeploy: in.AutoDeploy, Previews: in.AutoDeploy, Env: in.Env, CreatedAt: api.Time{Time: time.Now()},
+		IdleTimeoutSeconds: 900, AutoDeploy: in.AutoDeploy, Previews: in.AutoDeploy, ForkPreviews: in.ForkPreviews, Env: in.Env, CreatedAt: api.Time{Time: time.Now()},
 	}
 	if in.Previews != nil {
 		a.Previews = *in.Previews
@@ -98,6 +98,12 @@ func (p *planeApps) Patch(_ context.Context, _ core.Caller, id string, in api.Pa
 	}
 	if in.Name.Set {
 		a.Name = *in.Name.Value
+	}
+	if in.Previews.Set {
+		a.Previews = *in.Previews.Value
+	}
+	if in.ForkPreviews.Set {
+		a.ForkPreviews = *in.ForkPreviews.Value
 	}
 	return *a, nil
 }

@@ -52,7 +52,7 @@ func (p *planeGitHosts) PreviewEnv(context.Context, core.Caller, string) ([]api.
 }
 
 func (p *planeGitHosts) PutPreviewVariable(_ context.Context, _ core.Caller, _, key string, in api.PutRepoVariable) (api.RepoVariable, error) {
-	v := api.RepoVariable{Key: key, Value: in.Value, Secret: in.Secret, UpdatedAt: api.Time{Time: time.Now()}}
+	v := api.RepoVariable{Key: key, Value: in.Value, Secret: in.Secret != nil && *in.Secret, UpdatedAt: api.Time{Time: time.Now()}}
 	p.env = append(p.env, v)
 	return v, nil
 }

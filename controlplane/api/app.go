@@ -46,7 +46,8 @@ type App struct {
 	AutoHibernate      bool `json:"auto_hibernate"`
 	IdleTimeoutSeconds int  `json:"idle_timeout_seconds"`
 	AutoDeploy         bool `json:"auto_deploy"`
-	Previews           bool `json:"previews"` // pull requests of its repository get one
+	Previews           bool `json:"previews"`      // pull requests of its repository get one
+	ForkPreviews       bool `json:"fork_previews"` // those from forks too, without secrets
 
 	Env          map[string]string `json:"env"`           // secret values are masked
 	SandboxID    string            `json:"sandbox_id"`    // "" while it hibernates
@@ -79,7 +80,8 @@ type CreateApp struct {
 	AutoHibernate      *bool `json:"auto_hibernate,omitempty"`                                     // default true
 	IdleTimeoutSeconds *int  `json:"idle_timeout_seconds,omitempty" minimum:"60" maximum:"604800"` // default 900
 	AutoDeploy         bool  `json:"auto_deploy,omitempty"`
-	Previews           *bool `json:"previews,omitempty"` // default: as auto_deploy
+	Previews           *bool `json:"previews,omitempty"`      // default: as auto_deploy
+	ForkPreviews       bool  `json:"fork_previews,omitempty"` // pull requests from forks get one too, without secrets
 }
 
 // PatchApp is the body of PATCH /v1/apps/{id}. What is absent stays as it is; null is
@@ -104,6 +106,7 @@ type PatchApp struct {
 	IdleTimeoutSeconds Patch[int]       `json:"idle_timeout_seconds,omitzero" minimum:"60" maximum:"604800"`
 	AutoDeploy         Patch[bool]      `json:"auto_deploy,omitzero"`
 	Previews           Patch[bool]      `json:"previews,omitzero"` // null: as auto_deploy
+	ForkPreviews       Patch[bool]      `json:"fork_previews,omitzero"`
 }
 
 // AppVariable is one environment variable of an app.

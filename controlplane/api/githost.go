@@ -42,10 +42,11 @@ type GitEventReceipt struct {
 	Status GitEventStatus `json:"status"`
 }
 
-// PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}.
+// PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. Without secret a
+// variable that exists stays what it is, and a new one is not secret.
 type PutRepoVariable struct {
 	Value  string `json:"value" maxLength:"65536"`
-	Secret bool   `json:"secret,omitempty"` // masked when read, and redacted from build logs
+	Secret *bool  `json:"secret,omitempty"` // masked when read, and redacted from build logs
 }
 
 // RepoVariable is a variable of the previews of a repository's pull requests.

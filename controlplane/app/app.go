@@ -234,7 +234,7 @@ func (s *Apps) show(a *record.App) (api.App, error) {
 		Framework: a.Framework, Runtime: a.Runtime, InstallCommand: a.InstallCommand, BuildCommand: a.BuildCommand,
 		StartCommand: a.StartCommand, RootDirectory: a.RootDirectory, Port: a.Port, CPU: a.CPU, MemoryMB: a.MemoryMB,
 		MaxInstances: a.MaxInstances, Instances: len(a.Instances), AutoHibernate: a.AutoHibernate,
-		IdleTimeoutSeconds: a.IdleTimeoutSeconds, AutoDeploy: a.AutoDeploy, Previews: a.HasPreviews(), Env: env, DeploymentID: a.DeploymentID,
+		IdleTimeoutSeconds: a.IdleTimeoutSeconds, AutoDeploy: a.AutoDeploy, Previews: a.HasPreviews(), ForkPreviews: a.ForkPreviews, Env: env, DeploymentID: a.DeploymentID,
 		LastRequestAt: api.NewTime(a.LastRequestAt), CreatedAt: api.Time{Time: a.CreatedAt}, UpdatedAt: api.Time{Time: a.UpdatedAt},
 	}
 	if len(a.Instances) > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -86,6 +87,9 @@ func (f *Flows) buildOf(run flow.Run, d *record.Deployment, a *record.App) (appa
 	}
 	if !b.Upload {
 		b.Git = &appapi.Git{URL: repositoryOf(d, a), Ref: refOf(d), AllowHTTP: f.cfg.AllowHTTP}
+		if pushed(d) && strings.HasPrefix(d.GitRef, "refs/") { // of a fork: its commits are in no branch
+			b.Git.Within = d.GitRef
+		}
 	}
 	var err error
 	b.Env, b.Secrets, err = f.envOf(d, a)

@@ -24,14 +24,14 @@ const cacheSlack = 16 << 20
 var errCacheTooLarge = errors.New("it has become too large")
 
 // cacheFor returns the cache for a deployment's build: the one kept by the app's latest
-// build, or for a preview without a cache its parent's. A preview builds the same
-// repository as its parent: forks have no previews. A preview never writes its parent's
-// cache, and never reads one that may contain values for production alone.
+// build, or for a preview without a cache its parent's. A preview never writes its parent's
+// cache, and never reads one that may contain values for production alone; one with the code
+// of a fork reads none of its parent's.
 func cacheFor(r raftstore.Reader, a *record.App, d *record.Deployment) (record.AppUpload, bool) {
 	if d.NoCache {
 		return record.AppUpload{}, false
 	}
-	if a.Cache == nil && a.ParentID != "" {
+	if a.Cache == nil && a.ParentID != "" && !a.Fork {
 		parent, ok := raftstore.Get(r, record.Apps, a.ParentID)
 		if ok && parent.WorkspaceID == a.WorkspaceID && parent.GitURL == a.GitURL && parent.Cache != nil && !parent.Cache.Private {
 			a = parent

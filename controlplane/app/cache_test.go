@@ -101,7 +101,7 @@ func TestCachesOfPreviews(t *testing.T) {
 	r.guests.set(func(g *guests) { g.cache = "caches" })
 	a := r.create()
 	first := r.over(r.deploy(a.ID).ID)
-	id, err := s.OpenPreview(ctx, a.ID, 7, "basket", nil)
+	id, err := s.OpenPreview(ctx, a.ID, 7, "basket", false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestCachesOfPreviews(t *testing.T) {
 	if err := s.DeleteVariable(ctx, caller, a.ID, "KEY"); err != nil {
 		t.Fatal(err)
 	}
-	id, err = s.OpenPreview(ctx, a.ID, 8, "basket", nil)
+	id, err = s.OpenPreview(ctx, a.ID, 8, "basket", false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

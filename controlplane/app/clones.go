@@ -20,6 +20,9 @@ type Databases interface {
 	// Named finds the database of a workspace that a connection URL names. The URL must
 	// contain the database's password.
 	Named(r raftstore.Reader, workspaceID, value string) (id string, ok bool)
+	// Mentioned reports whether a value contains the host name of a database, any and in
+	// any form.
+	Mentioned(value string) bool
 	// CloneForPreview begins to clone a database for a preview, unless the preview has a
 	// clone already. The clone is deleted with the preview.
 	CloneForPreview(ctx context.Context, c core.Caller, id, previewID, label string) error
@@ -45,6 +48,11 @@ func (f *Flows) databaseIn(r raftstore.Reader, a *record.App, key, value string)
 		return id
 	}
 	return ""
+}
+
+// mentionsDatabase reports whether a value may lead to a database.
+func (f *Flows) mentionsDatabase(value string) bool {
+	return f.cfg.Databases != nil && f.cfg.Databases.Mentioned(value)
 }
 
 // clonedFor returns the databases that a preview has clones of.

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -8,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -73,7 +77,7 @@ func (r *rig) preview(parentID string, env ...app.Variable) string {
 	var id string
 	r.await("the preview", func() bool {
 		var err error
-		id, err = r.apps().OpenPreview(r.t.Context(), parentID, 5, "basket", env)
+		id, err = r.apps().OpenPreview(r.t.Context(), parentID, 5, "basket", false, env)
 		return err == nil
 	})
 	return id
@@ -332,4 +336,63 @@ func TestPreviewIsClosedDuringItsClone(t *testing.T) {
 	r.Cut(r.Leader())
 	r.shut(id, d.ID)
 	r.settled(1)
+}
+
+// What is built of a fork's code gets nothing that is secret, of the app and of the
+// repository's environment, no database in any form, and nothing that the app's builds left.
+func TestPreviewsOfForks(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, withToken(func() error { return nil }))
+	r.guests.set(func(g *guests) { g.cache = "caches" })
+	d := r.withDatabase()
+	parent := r.create(withURL(d), func(in *api.CreateApp) { in.ForkPreviews = true })
+	for key, in := range map[string]api.PutAppVariable{
+		"PLAIN": {Value: "plain"}, "KEY": {Value: "the app's key", Secret: new(true)}, "LIVE": {Value: "live", Scope: new("production")}, "API_URL": {Value: "https://prod.test"},
+		"PGHOST": {Value: strings.ToUpper(d.Host)},
+	} {
+		if _, err := r.apps().PutVariable(t.Context(), caller, parent.ID, key, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.over(r.deploy(parent.ID).ID)
+	env := []app.Variable{
+		{Key: "API_URL", Value: "https://staging.test?key=hush", Secret: true}, {Key: "TOKEN", Value: "hush", Secret: true}, {Key: "STAGE", Value: "preview"}, {Key: "SHARED_URL", Value: d.ConnectionURL},
+	}
+	open := func(number int, fork bool) (string, error) {
+		return r.apps().OpenPreview(t.Context(), parent.ID, number, fmt.Sprintf("refs/pull/%d/head", number), fork, env)
+	}
+	id, err := open(9, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := strings.Repeat("9", 40)
+	out, err := r.apps().Pushed(t.Context(), "ws", id, app.Push{Trigger: api.TriggerPullRequest, GitRef: "refs/pull/9/head", Commit: commit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := r.guests.at(r.ends(out.ID, record.DeploymentLive).SandboxID)
+	want := map[string]string{"PLAIN": "plain", "STAGE": "preview", "OTHER_URL": "postgres://app:x@db.example.com/app"}
+	for name, got := range map[string]map[string]string{"build": g.build.Env, "run": g.run.Env} {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("its %s: %s", name, diff)
+		}
+	}
+	if git := g.build.Git; git.URL != repo || git.Ref != commit || git.Within != "refs/pull/9/head" {
+		t.Errorf("it is cloned as %+v", git)
+	}
+	if len(g.cache) > 0 || len(r.clonesOf(d.ID)) > 0 {
+		t.Errorf("it was given the caches %q, and %d clones", g.cache, len(r.clonesOf(d.ID)))
+	}
+	// One does not become the other: what it has built and cloned stays with it.
+	_, err = open(9, false)
+	hasText(t, err, apierror.EConflict, "another repository")
+	// A variable that becomes secret is not there the next time.
+	if _, err := r.apps().PutVariable(t.Context(), caller, parent.ID, "PLAIN", api.PutAppVariable{Value: "plain", Secret: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := open(9, true); err != nil || again != id || slices.ContainsFunc(r.row(id).Env, func(v record.AppVariable) bool { return v.Key == "PLAIN" }) {
+		t.Errorf("%s, %v: %+v", again, err, r.row(id).Env)
+	}
+	r.shut(id, d.ID)
 }

@@ -101,7 +101,7 @@ func (s *Apps) newApp(in api.CreateApp) (*record.App, error) {
 		Status: record.AppCreated, Name: in.Name, GitURL: in.GitURL, GitBranch: in.GitBranch, Framework: in.Framework, Runtime: in.Runtime,
 		InstallCommand: in.InstallCommand, BuildCommand: in.BuildCommand, StartCommand: in.StartCommand, RootDirectory: in.RootDirectory,
 		Port: or(in.Port, defaultPort), CPU: core.OrZero(in.CPU), MemoryMB: core.OrZero(in.MemoryMB), MaxInstances: or(in.MaxInstances, 1),
-		AutoHibernate: or(in.AutoHibernate, true), IdleTimeoutSeconds: or(in.IdleTimeoutSeconds, s.defaultIdle()), AutoDeploy: in.AutoDeploy, Previews: in.Previews,
+		AutoHibernate: or(in.AutoHibernate, true), IdleTimeoutSeconds: or(in.IdleTimeoutSeconds, s.defaultIdle()), AutoDeploy: in.AutoDeploy, Previews: in.Previews, ForkPreviews: in.ForkPreviews,
 	}
 	if cmp.Or(core.OrZero(in.Source), api.AppFromGit) == api.AppFromUpload && in.GitURL != "" {
 		return nil, apierror.Invalid("invalid git_url", "the source of this app is uploaded")

@@ -44,10 +44,11 @@ const (
 var errNotDeployed = &apierror.Error{Code: apierror.ENotFound, Message: "no code deployed yet", Detail: "POST /v1/functions/{id}/deploy deploys it"}
 
 // runnerCommand returns the command that starts the runner of a function's handler. The
-// runner is in templates/app.
+// runner is in templates/app. Its two outputs are one, so that the log has their lines in
+// order: the edge reads an invocation's up to the line that the runner ends it with.
 func runnerCommand(runtime string, timeoutSeconds int) string {
 	program := map[string]string{"python": "python3 -u /usr/lib/berth/function.py", "node": "node /usr/lib/berth/function.mjs"}[runtime]
-	return fmt.Sprintf("exec %s --timeout %d", program, timeoutSeconds)
+	return fmt.Sprintf("exec %s --timeout %d 2>&1", program, timeoutSeconds)
 }
 
 // Create stores the settings of a new function, which has no code yet.

@@ -128,7 +128,7 @@ func TestFunctionsArePatched(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	out, err = r.functions().Patch(t.Context(), caller, f.ID, api.PatchFunction{TimeoutSeconds: api.SetTo(60)})
-	if err != nil || out.TimeoutSeconds != 60 || !r.row(f.ID).Stale || !strings.HasSuffix(r.row(f.ID).StartCommand, "function.py --timeout 60") {
+	if err != nil || out.TimeoutSeconds != 60 || !r.row(f.ID).Stale || !strings.HasSuffix(r.row(f.ID).StartCommand, "function.py --timeout 60 2>&1") {
 		t.Errorf("%+v, %v", out, err)
 	}
 	if out, err = r.functions().Patch(t.Context(), caller, other.ID, api.PatchFunction{Env: api.SetNull[api.StringMap]()}); err != nil || len(out.Env) > 0 {

@@ -14,7 +14,7 @@ import (
 var errNoFields = &apierror.Error{
 	Code: apierror.EInvalid,
 	Message: "no updatable fields provided (supported: name, git_url, git_branch, framework, runtime, install_command, build_command, start_command, " +
-		"root_directory, env, port, cpu, memory_mb, max_instances, auto_hibernate, idle_timeout_seconds, auto_deploy, previews)",
+		"root_directory, env, port, cpu, memory_mb, max_instances, auto_hibernate, idle_timeout_seconds, auto_deploy, previews, fork_previews)",
 }
 
 // Patch changes settings of an app. Settings that the build depends on take effect with the
@@ -70,7 +70,7 @@ func (s *Apps) Patch(ctx context.Context, c core.Caller, id string, in api.Patch
 func changes(in api.PatchApp) bool {
 	return in.Name.Set || in.GitURL.Set || in.GitBranch.Set || in.Framework.Set || in.Runtime.Set || in.InstallCommand.Set ||
 		in.BuildCommand.Set || in.StartCommand.Set || in.RootDirectory.Set || in.Env.Set || in.Port.Set || in.CPU.Set || in.MemoryMB.Set ||
-		in.MaxInstances.Set || in.AutoHibernate.Set || in.IdleTimeoutSeconds.Set || in.AutoDeploy.Set || in.Previews.Set
+		in.MaxInstances.Set || in.AutoHibernate.Set || in.IdleTimeoutSeconds.Set || in.AutoDeploy.Set || in.Previews.Set || in.ForkPreviews.Set
 }
 
 // apply sets the fields of a patch except env.
@@ -94,6 +94,7 @@ func (s *Apps) apply(a *record.App, in api.PatchApp) {
 	if in.Previews.Set {
 		a.Previews = in.Previews.Value
 	}
+	set(&a.ForkPreviews, in.ForkPreviews, false)
 }
 
 // set applies one field; null means its default.

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -24,9 +25,10 @@ type Variable struct {
 
 // OpenPreview creates the preview of an app for a pull request, or updates an existing one
 // to the app's present settings. The preview has the app's variables except those for
-// production. env is added and takes precedence. Like Pushed, OpenPreview acts on the word
-// of a git host.
-func (s *Apps) OpenPreview(ctx context.Context, parentID string, pullRequest int, branch string, env []Variable) (id string, err error) {
+// production. env is added and takes precedence. One with the code of a fork gets nothing
+// that is secret, of either, and no database. Like Pushed, OpenPreview acts on the word of a
+// git host.
+func (s *Apps) OpenPreview(ctx context.Context, parentID string, pullRequest int, branch string, fork bool, env []Variable) (id string, err error) {
 	if err := validRef("git_branch", branch); err != nil {
 		return "", err
 	}
@@ -44,7 +46,10 @@ func (s *Apps) OpenPreview(ctx context.Context, parentID string, pullRequest int
 			if err := s.admit(tx, core.Caller{WorkspaceID: parent.WorkspaceID}); err != nil {
 				return err
 			}
-			before = &record.App{Meta: record.Meta{ID: fresh}, WorkspaceID: parent.WorkspaceID, Status: record.AppCreated, ParentID: parent.ID, PullRequest: pullRequest}
+			before = &record.App{Meta: record.Meta{ID: fresh}, WorkspaceID: parent.WorkspaceID, Status: record.AppCreated, ParentID: parent.ID, PullRequest: pullRequest, Fork: fork}
+		}
+		if before.Fork != fork { // its artifacts and its database have what a fork may not know
+			return &apierror.Error{Code: apierror.EConflict, Message: "the preview is of another repository's branch", Detail: "close it first"}
 		}
 		id = before.ID
 		a := before.Clone()
@@ -86,10 +91,11 @@ func takeSettings(a, parent *record.App, branch string) {
 }
 
 // takeEnv gives a preview its variables, sealed for the preview. Variables for production
-// are not even opened.
+// are not even opened. For the code of a fork, a secret of env hides the app's variable of
+// that name all the same.
 func (s *Apps) takeEnv(tx *raftstore.Tx, a, parent *record.App, env []Variable) error {
 	given := parent.Clone()
-	given.Env = slices.DeleteFunc(given.Env, func(v record.AppVariable) bool { return v.Scope == production })
+	given.Env = slices.DeleteFunc(given.Env, func(v record.AppVariable) bool { return v.Scope == production || a.Fork && v.Secret })
 	values, _, err := s.flows.openEnv(given)
 	if err != nil {
 		return err
@@ -100,6 +106,9 @@ func (s *Apps) takeEnv(tx *raftstore.Tx, a, parent *record.App, env []Variable) 
 	}
 	for _, v := range env {
 		values[v.Key], traits[v.Key] = v.Value, record.AppVariable{Secret: v.Secret}
+	}
+	if a.Fork {
+		maps.DeleteFunc(values, func(key, value string) bool { return traits[key].Secret || s.flows.mentionsDatabase(value) })
 	}
 	if err := validEnv(values); err != nil {
 		return err

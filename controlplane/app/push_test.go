@@ -129,7 +129,7 @@ func TestPreviews(t *testing.T) {
 	}
 	open := func(branch, url string) string {
 		t.Helper()
-		id, err := r.apps().OpenPreview(t.Context(), parent.ID, 5, branch, []app.Variable{{Key: "API_URL", Value: url, Secret: true}})
+		id, err := r.apps().OpenPreview(t.Context(), parent.ID, 5, branch, false, []app.Variable{{Key: "API_URL", Value: url, Secret: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,11 +158,11 @@ func TestPreviews(t *testing.T) {
 	if again := open("basket-2", "https://other.test"); again != id || r.row(id).GitBranch != "basket-2" {
 		t.Errorf("changed: %s %+v", again, r.row(id))
 	}
-	_, err = r.apps().OpenPreview(t.Context(), id, 6, "x", nil)
+	_, err = r.apps().OpenPreview(t.Context(), id, 6, "x", false, nil)
 	hasText(t, err, apierror.ENotFound, "") // no preview of a preview
-	_, err = r.apps().OpenPreview(t.Context(), parent.ID, 6, "-x", nil)
+	_, err = r.apps().OpenPreview(t.Context(), parent.ID, 6, "-x", false, nil)
 	hasText(t, err, apierror.EInvalid, "git_branch")
-	_, err = r.apps().OpenPreview(t.Context(), parent.ID, 0, "x", nil)
+	_, err = r.apps().OpenPreview(t.Context(), parent.ID, 0, "x", false, nil)
 	hasText(t, err, apierror.EInvalid, "pull_request")
 	hasText(t, r.apps().ClosePreview(t.Context(), parent.ID), apierror.EConflict, "no preview")
 	for range 2 { // the second time there is none

@@ -240,6 +240,14 @@ func TestWhichAppsHavePreviews(t *testing.T) {
 		if err != nil || a.Previews != c.deploys {
 			t.Errorf("%+v, by default: %v, %v", c, a.Previews, err)
 		}
+		if a.ForkPreviews {
+			t.Error("forks have previews without a word")
+		}
+		for _, want := range []api.Patch[bool]{api.SetTo(true), api.SetNull[bool]()} {
+			if a, err = r.apps().Patch(t.Context(), caller, a.ID, api.PatchApp{ForkPreviews: want}); err != nil || a.ForkPreviews != (want.Value != nil) {
+				t.Errorf("fork_previews is %v, %v", a.ForkPreviews, err)
+			}
+		}
 	}
 }
 

@@ -44,6 +44,12 @@ func (s *Databases) Named(r raftstore.Reader, workspaceID, value string) (id str
 	return id, err == nil && subtle.ConstantTimeCompare([]byte(password), []byte(given)) == 1
 }
 
+// Mentioned reports whether a value contains the host name of a database, any and in any
+// form.
+func (s *Databases) Mentioned(value string) bool {
+	return s.cfg.Domain != "" && strings.Contains(strings.ToLower(value), "."+strings.ToLower(s.cfg.Domain))
+}
+
 // login returns the user and the password of a connection URL.
 func login(u *url.URL) (user, password string) {
 	query := u.Query()

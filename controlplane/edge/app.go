@@ -221,6 +221,7 @@ func (v *visitApp) choose(app App) (target, bool) {
 	}
 	n := v.apps.ledger.begin(v.id, ids)
 	to := serve[n]
+	to.function = v.noun == nounFunction
 	to.leave = func() { v.apps.ledger.end(v.id, ids[n], v.class.resetsIdle()) }
 	if to.prefix = v.proxy; to.prefix != "" && v.apps.cfg.Suffix != "" && v.noun == nounApp {
 		to.host = v.id + "." + v.apps.cfg.Suffix
@@ -260,13 +261,23 @@ func (v *visitApp) fail(w http.ResponseWriter, r *http.Request, a *attempt) {
 	var timeout net.Error
 	switch {
 	case hostapi.HasCode(a.err, hostapi.CodePortClosed):
-		v.refuse(w, r, http.StatusBadGateway, v.noun+" does not listen", "nothing listens on port "+strconv.Itoa(a.target.port))
+		v.refuse(w, r, http.StatusBadGateway, v.noun+" does not listen", "nothing listens on port "+strconv.Itoa(a.target.port), v.log(r, a))
 	case hosts.Unreachable(a.err), a.stale():
 		w.Header().Set("Retry-After", "1")
 		v.refuse(w, r, http.StatusBadGateway, v.noun+" unreachable", "")
 	case errors.As(a.err, &timeout) && timeout.Timeout():
 		v.refuse(w, r, http.StatusGatewayTimeout, "the "+v.noun+" does not answer", "no response began within "+headerTimeout.String())
 	default:
-		v.refuse(w, r, http.StatusBadGateway, "the "+v.noun+" broke off", "")
+		v.refuse(w, r, http.StatusBadGateway, "the "+v.noun+" broke off", "", v.log(r, a))
 	}
+}
+
+// log returns the last lines of a function's log for the answer to an invocation that failed.
+func (v *visitApp) log(r *http.Request, a *attempt) map[string]any {
+	if a.target.function {
+		if lines := v.lastLines(r.Context(), a, ""); len(lines) > 0 {
+			return map[string]any{"log": lines}
+		}
+	}
+	return nil
 }

@@ -21,9 +21,10 @@ type target struct {
 	address string // of its host
 	port    int
 
-	host   string // the Host that the program sees; "": the client's own
-	prefix string // of the path that the client sees
-	leave  func() // is called when the attempt has ended; may be nil
+	host     string // the Host that the program sees; "": the client's own
+	prefix   string // of the path that the client sees
+	function bool   // the program is the runner of a function
+	leave    func() // is called when the attempt has ended; may be nil
 }
 
 // key identifies a port of one generation of a sandbox. Kept-alive connections are

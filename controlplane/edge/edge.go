@@ -117,6 +117,7 @@ func New(cfg Config) *Edge {
 			if err := fewFields(resp.Header); err != nil {
 				return err
 			}
+			e.addLog(resp)
 			a.clean(resp.Header)
 			cleanTrailers(resp)
 			a.answering(resp)

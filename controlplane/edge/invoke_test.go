@@ -1,13 +1,19 @@
 package edge
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/berth-cloud/berth/guest/appapi"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
@@ -74,4 +80,124 @@ func TestInvocations(t *testing.T) {
 	if resp, body := ask("POST", "/", "x"); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "function is suspended") || resp.Header.Get("Retry-After") == "" {
 		t.Errorf("suspended: %s %s", resp.Status, body)
 	}
+}
+
+// What a function has written last is in the answer to an invocation that failed, as
+// guestapp has masked it, and nothing of what others have written since.
+func TestAFailureHasTheLastLinesOfTheLog(t *testing.T) {
+	const answer = `{"error":"the function failed","detail":"ValueError","request_id":"mine"}`
+	var log atomic.Pointer[string] // nil: guestapp does not answer
+	set := func(text string) { log.Store(&text) }
+	ended := make(chan struct{}, 100)
+	r := newAppRig(t)
+	r.start(t, boxA, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == appapi.PathRunLog {
+			if log.Load() == nil {
+				http.Error(w, `{"error":"away"}`, http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set(appapi.HeaderOffset, "0")
+			io.WriteString(w, *log.Load())
+			w.(http.Flusher).Flush()
+			if req.URL.Query().Get("follow") != "" {
+				<-req.Context().Done() // as a log that goes on
+				ended <- struct{}{}
+			}
+			return
+		}
+		status, _ := strconv.Atoi(req.URL.Query().Get("status"))
+		if req.URL.Query().Has("failed") {
+			w.Header().Set("Berth-Function-Failed", "1")
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		io.WriteString(w, req.URL.Query().Get("say"))
+	}))
+	r.flip(record.AppRunning, boxA)
+	r.become(func(a *App) { a.Function = true })
+	ask := func(method, query string) (*http.Response, string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		req := httptest.NewRequestWithContext(t.Context(), method, "/v1/functions/"+appID+"/invoke/x?"+query, http.NoBody)
+		req.Header.Set("X-Request-Id", "mine")
+		r.edge.Invoke(appID, "x").ServeHTTP(w, req)
+		return w.Result(), w.Body.String()
+	}
+	failed := "status=500&failed&say=" + url.QueryEscape(answer)
+	long := strings.Repeat("ä", 3000)
+	for name, c := range map[string]struct {
+		log  string
+		want []string
+	}{
+		"up to its own line":   {"before\nmine failed\nValueError: ********\nmine POST /x 500 3ms\nother POST /x 200 1ms\n", []string{"before", "mine failed", "ValueError: ********"}},
+		"its line is no other": {"mine POSTED\nmine POST /x 500 3ms\n", []string{"mine POSTED"}},
+		"at most 20":           {strings.Repeat("x\n", 80) + "mine POST /x 500 3ms\n", slices.Repeat([]string{"x"}, 20)},
+		"at most 4 KiB":        {"first\n" + strings.Repeat("x", 4000) + "\n" + strings.Repeat("y", 96) + "\nmine POST /x 500 3ms\n", []string{strings.Repeat("x", 4000), strings.Repeat("y", 96)}},
+		"the end of a line":    {"first\n" + long + "\nmine POST /x 500 3ms\n", []string{strings.Repeat("ä", 2047)}},
+		"what is no text":      {"a\xffb\r\nmine POST /x 500 3ms\n", []string{"a\uFFFDb"}},
+		"none":                 {"mine POST /x 500 3ms\n", nil},
+	} {
+		set(c.log)
+		resp, body := ask("POST", failed)
+		var got struct {
+			Error, Detail string
+			RequestID     string `json:"request_id"`
+			Log           []string
+		}
+		if err := json.Unmarshal([]byte(body), &got); err != nil || resp.StatusCode != 500 || got.Error != "the function failed" || got.Detail != "ValueError" || got.RequestID != "mine" || !slices.Equal(got.Log, c.want) {
+			t.Errorf("%s: %s %q", name, resp.Status, body)
+		}
+		if resp.Header.Get("Content-Length") != strconv.Itoa(len(body)) || resp.Header.Get("Berth-Function-Failed") != "" || resp.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %d bytes, %v", name, len(body), resp.Header)
+		}
+		<-ended // the log is not read on
+	}
+	// An answer stays as it is without the header, if it is no object, and if there is no log.
+	for name, query := range map[string]string{
+		"a handler's own": "status=500&say=" + url.QueryEscape(answer), "no object": "status=500&failed&say=[1]", "no JSON": "status=500&failed&say=x", "large": "status=500&failed&say=%22" + strings.Repeat("x", 40000),
+	} {
+		if resp, body := ask("POST", query); resp.StatusCode != 500 || body != must(url.ParseQuery(query)).Get("say") {
+			t.Errorf("%s: %s %.100q", name, resp.Status, body)
+		}
+	}
+	log.Store(nil)
+	if resp, body := ask("POST", failed); resp.StatusCode != 500 || body != answer {
+		t.Errorf("without a log: %s %q", resp.Status, body)
+	}
+	if resp, body := ask("HEAD", failed); resp.StatusCode != 500 || body != "" {
+		t.Errorf("HEAD: %s %q", resp.Status, body)
+	}
+}
+
+// A runner that does not even answer has its log told by the edge.
+func TestAFunctionThatBreaksOffHasItsLogTold(t *testing.T) {
+	r := newAppRig(t)
+	r.start(t, boxA, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != appapi.PathRunLog {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set(appapi.HeaderOffset, "0")
+		io.WriteString(w, "SyntaxError: ********\n==> The app failed with exit code 1.\n")
+	}))
+	r.flip(record.AppRunning, boxA)
+	for _, function := range []bool{true, false} {
+		r.become(func(a *App) { a.Function = function })
+		w := httptest.NewRecorder()
+		req := httptest.NewRequestWithContext(t.Context(), "POST", "/v1/functions/"+appID+"/invoke/", http.NoBody)
+		if function {
+			r.edge.Invoke(appID, "").ServeHTTP(w, req)
+		} else {
+			r.edge.AppProxy(appID, "").ServeHTTP(w, req)
+		}
+		if told := strings.Contains(w.Body.String(), `"log":["SyntaxError: ********","==\u003e The app failed with exit code 1."]`); w.Code != http.StatusBadGateway || told != function {
+			t.Errorf("function %t: %d %s", function, w.Code, w.Body)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

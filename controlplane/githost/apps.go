@@ -39,8 +39,9 @@ type Deployer interface {
 	// CreatePreview makes the preview of an app for a pull request, or changes the one
 	// that there is: an app with record.App.ParentID and PullRequest, the settings of the
 	// app, this branch, no auto_deploy, and an environment of the app's variables without
-	// those of scope "production", and of env, which counts more.
-	CreatePreview(ctx context.Context, parentID string, pullRequest int, branch string, env []Variable) (appID string, err error)
+	// those of scope "production", and of env, which counts more. One whose code is of a
+	// fork gets nothing that is secret of either.
+	CreatePreview(ctx context.Context, parentID string, pullRequest int, branch string, fork bool, env []Variable) (appID string, err error)
 	// DeletePreview removes a preview. That there is none is a success.
 	DeletePreview(ctx context.Context, appID string) error
 }
@@ -98,9 +99,9 @@ func (g *GitHosts) followers(r raftstore.Reader, p Push) []*record.App {
 	})
 }
 
-// parents are the apps that have previews of pull requests.
+// parents are the apps of which a pull request gets previews.
 func (g *GitHosts) parents(r raftstore.Reader, p PullRequest) []*record.App {
-	return slices.DeleteFunc(g.ofRepo(r, p.Repo, p.Workspaces), func(a *record.App) bool { return !a.HasPreviews() })
+	return slices.DeleteFunc(g.ofRepo(r, p.Repo, p.Workspaces), func(a *record.App) bool { return !a.HasPreviews() || p.Fork && !a.ForkPreviews })
 }
 
 // previews are those that a pull request has, whatever has become of their apps.
@@ -139,7 +140,16 @@ func (a *recordedApps) PullRequest(ctx context.Context, p PullRequest) error {
 		}
 		return failed
 	}
-	for _, app := range a.g.parents(view, p) {
+	parents := a.g.parents(view, p)
+	for _, preview := range a.g.previews(view, p) {
+		// What was made of a branch of the repository knows too much for a fork's code: the
+		// repository of the branch may have been given away since.
+		unwanted := p.Fork && !slices.ContainsFunc(parents, func(app *record.App) bool { return app.ID == preview.ParentID })
+		if preview.Fork != p.Fork || unwanted {
+			failed = a.failed(ctx, failed, preview.ID, a.close(ctx, preview.ID))
+		}
+	}
+	for _, app := range parents {
 		failed = a.failed(ctx, failed, app.ID, a.open(ctx, app, p))
 	}
 	return failed
@@ -165,7 +175,7 @@ func (a *recordedApps) open(ctx context.Context, app *record.App, p PullRequest)
 	if err != nil {
 		return err
 	}
-	id, err := a.deployer.CreatePreview(ctx, app.ID, p.Number, p.Branch, env)
+	id, err := a.deployer.CreatePreview(ctx, app.ID, p.Number, p.Branch, p.Fork, env)
 	if err != nil {
 		return err
 	}

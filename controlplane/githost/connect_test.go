@@ -13,7 +13,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/internal/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -518,6 +518,15 @@ func TestAddressesOfGitHub(t *testing.T) {
 		if (err == nil) != good {
 			t.Errorf("%s: %v", at, err)
 		}
+	}
+	for web, good := range map[string]bool{"http://git.example.com": true, "ftp://x": false, "http://": false} {
+		_, err := githost.New(core.New(core.Core{}), githost.Config{App: &githost.App{Web: web}, AllowHTTP: true})
+		if (err == nil) != good {
+			t.Errorf("%s for development: %v", web, err)
+		}
+	}
+	if _, err := githost.New(core.New(core.Core{}), githost.Config{App: &githost.App{API: "http://ghe.example.com"}, AllowHTTP: true}); err == nil {
+		t.Error("an API in the clear for development")
 	}
 }
 

@@ -86,7 +86,8 @@ func (g *GitHosts) previewEnv(r raftstore.Reader, workspaceID, repoID string) ([
 }
 
 // PutPreviewVariable sets a variable of a repository's previews, for their next
-// deployments.
+// deployments. Without in.Secret one that is secret stays so: who exchanges its value must
+// not show the new one to everybody, or give it to forks.
 func (g *GitHosts) PutPreviewVariable(ctx context.Context, c core.Caller, repoID, key string, in api.PutRepoVariable) (api.RepoVariable, error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return api.RepoVariable{}, err
@@ -99,7 +100,7 @@ func (g *GitHosts) PutPreviewVariable(ctx context.Context, c core.Caller, repoID
 	if err != nil {
 		return api.RepoVariable{}, fmt.Errorf("seal a variable: %w", err)
 	}
-	v := record.AppVariable{Key: key, ValueSealed: sealed, Secret: in.Secret}
+	v := record.AppVariable{Key: key, ValueSealed: sealed, Secret: core.OrZero(in.Secret)}
 	err = g.core.Update(ctx, func(tx *raftstore.Tx) error {
 		if err := core.MayCreate(tx, c); err != nil {
 			return err
@@ -113,6 +114,9 @@ func (g *GitHosts) PutPreviewVariable(ctx context.Context, c core.Caller, repoID
 		v.UpdatedAt = tx.Now()
 		at, found := slices.BinarySearchFunc(e.Variables, key, func(v record.AppVariable, key string) int { return strings.Compare(v.Key, key) })
 		if found {
+			if in.Secret == nil {
+				v.Secret = e.Variables[at].Secret
+			}
 			e.Variables[at] = v
 		} else {
 			e.Variables = slices.Insert(e.Variables, at, v)

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/internal/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"

@@ -46,6 +46,9 @@ type Config struct {
 	GitLabSecret string // "": GitLab is not set up
 	GiteaSecret  string // likewise
 
+	// AllowHTTP lets App.Web be an http:// address of any host: for development alone.
+	AllowHTTP bool
+
 	// AppURL is where an app is served; nil: it is not said to git hosts.
 	AppURL func(appID string) string
 
@@ -75,12 +78,13 @@ func (c *Config) defaults() error {
 	for _, u := range []struct {
 		at              *string
 		name, otherwise string
-	}{{&a.API, "BERTH_GITHUB_API", "https://api.github.com"}, {&a.Web, "BERTH_GITHUB_WEB", "https://github.com"}} {
+		plain           bool
+	}{{&a.API, "BERTH_GITHUB_API", "https://api.github.com", false}, {&a.Web, "BERTH_GITHUB_WEB", "https://github.com", c.AllowHTTP}} {
 		if *u.at == "" {
 			*u.at = u.otherwise
 		}
 		*u.at = strings.TrimRight(*u.at, "/")
-		if err := checkBase(*u.at); err != nil {
+		if err := checkBase(*u.at, u.plain); err != nil {
 			return fmt.Errorf("%s: %w", u.name, err)
 		}
 	}
@@ -88,15 +92,16 @@ func (c *Config) defaults() error {
 	return nil
 }
 
-// checkBase refuses an address of GitHub that would get the app's tokens in the clear.
-func checkBase(raw string) error {
+// checkBase refuses an address of GitHub that would get the app's tokens in the clear,
+// unless plain allows that.
+func checkBase(raw string, plain bool) error {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%q is no URL", raw)
 	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("%q is not https://host, without user, query and fragment", raw)
-	case u.Scheme == "http":
+	case u.Scheme == "http" && !plain:
 		if ip := net.ParseIP(u.Hostname()); u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return fmt.Errorf("%q has no TLS: http:// is for loopback alone", raw)
 		}

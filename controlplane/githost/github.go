@@ -3,6 +3,7 @@ package githost
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
@@ -194,6 +195,9 @@ func githubPullRequest(body []byte) (*PullRequest, error) {
 		return nil, badPayload("no branch has this name")
 	case !commitID.MatchString(p.Commit), p.Before != "" && !commitID.MatchString(p.Before):
 		return nil, badPayload("a commit's name is not hexadecimal")
+	}
+	if p.Fork {
+		p.Branch = fmt.Sprintf("refs/pull/%d/head", p.Number) // its branch is in a repository that nobody has connected
 	}
 	return p, nil
 }

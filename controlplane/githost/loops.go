@@ -135,7 +135,7 @@ func (g *GitHosts) deliver(ctx context.Context, r raftstore.Reader, h *record.Gi
 	if h.PullRequest != 0 {
 		return g.apps.PullRequest(ctx, PullRequest{
 			Repo: repo, Workspaces: workspaces, Number: h.PullRequest, Branch: h.Branch, Commit: h.Commit, Message: h.Message, Author: h.Author,
-			Closed: h.Closed, At: h.At, AcceptedIndex: acceptedIndex(h),
+			Fork: h.Fork, Closed: h.Closed, At: h.At, AcceptedIndex: acceptedIndex(h),
 		})
 	}
 	_, err := g.apps.Pushed(ctx, Push{

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/internal/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/raftstore"
@@ -51,7 +51,7 @@ func TestPreview(t *testing.T) {
 	r.app("ws", "app-a", shop, "main")
 	r.app("ws", "app-manual", shop, "main", func(a *record.App) { a.AutoDeploy = false })
 	r.app("other", "app-other", shop, "main")
-	if _, err := r.hosts().PutPreviewVariable(t.Context(), caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test", Secret: true}); err != nil {
+	if _, err := r.hosts().PutPreviewVariable(t.Context(), caller, "9000", "API_URL", api.PutRepoVariable{Value: "https://staging.test", Secret: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.hosts().PutPreviewVariable(t.Context(), stranger, "9000", "API_URL", api.PutRepoVariable{Value: "https://theirs.test"}); err != nil {
@@ -163,6 +163,62 @@ func TestForksGetNoPreview(t *testing.T) {
 	}
 	if len(r.apps.deployed()) != 0 {
 		t.Error("it was deployed")
+	}
+}
+
+// An app may want previews of forks. They are of the ref by which its own repository has
+// the branch, and know that they are of a fork.
+func TestPreviewsOfForks(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop")
+	shop := r.github.URL + "/acme/shop"
+	r.app("ws", "app-open", shop, "main", func(a *record.App) { a.ForkPreviews = true })
+	r.app("ws", "app-shut", shop, "main")
+	r.app("ws", "app-none", shop, "main", func(a *record.App) { a.Previews, a.ForkPreviews = new(false), true })
+	at := r.clock.Now()
+	there := func(id string) bool { _, there := raftstore.Get(r.view(), record.Apps, id); return there }
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 6, Commit: sha('2'), Branch: "main", At: at, Fork: true})
+	want := []deployment{{"app-open-pr6", "refs/pull/6/head", sha('2'), "A basket", "ann", "pull_request"}}
+	if diff := cmp.Diff(want, r.apps.deployed()); diff != "" {
+		t.Error(diff)
+	}
+	if a, _ := raftstore.Get(r.view(), record.Apps, "app-open-pr6"); a == nil || !a.Fork || a.GitBranch != "refs/pull/6/head" {
+		t.Errorf("%+v", a)
+	}
+	first := r.comments("is being deployed")
+	r.become("app-open-pr6", record.DeploymentBuilding, record.DeploymentDeploying, record.DeploymentLive)
+	if c := r.comments("is live"); c.ID != first.ID || !strings.Contains(c.Body, "https://app-open-pr6.apps.test/") {
+		t.Errorf("%+v", c)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 6, Before: sha('2'), Commit: sha('3'), At: at.Add(time.Minute), Fork: true})
+	if got := r.apps.deployed(); len(got) != 2 || got[1].Commit != sha('3') {
+		t.Errorf("%+v", got)
+	}
+	r.pull(i, fakegithub.PullRequest{Action: "closed", Number: 6, Commit: sha('3'), At: at.Add(2 * time.Minute), Fork: true})
+	if there("app-open-pr6") {
+		t.Error("it outlives its pull request")
+	}
+	r.comments("was removed")
+
+	// What was made of a branch of the repository is not given a fork's code, and goes where
+	// no fork's is wanted.
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 7, Commit: sha('2'), At: at})
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 7, Before: sha('2'), Commit: sha('3'), At: at.Add(time.Minute), Fork: true})
+	if a, _ := raftstore.Get(r.view(), record.Apps, "app-open-pr7"); a == nil || !a.Fork || there("app-shut-pr7") {
+		t.Errorf("%+v; the other is there: %t", a, there("app-shut-pr7"))
+	}
+	// An app that no longer wants them has none from the next event on.
+	r.Update(func(tx *raftstore.Tx) error {
+		a, _ := raftstore.Get(tx, record.Apps, "app-open")
+		a = a.Clone()
+		a.ForkPreviews = false
+		raftstore.Put(tx, record.Apps, a)
+		return nil
+	})
+	n := len(r.apps.deployed())
+	r.pull(i, fakegithub.PullRequest{Action: "synchronize", Number: 7, Before: sha('3'), Commit: sha('4'), At: at.Add(2 * time.Minute), Fork: true})
+	if there("app-open-pr7") || len(r.apps.deployed()) != n {
+		t.Error("it is there, or was deployed")
 	}
 }
 
@@ -628,13 +684,19 @@ func TestPreviewEnv(t *testing.T) {
 	put := func(key string, in api.PutRepoVariable) (api.RepoVariable, error) {
 		return g.PutPreviewVariable(t.Context(), caller, "9000", key, in)
 	}
-	for key, in := range map[string]api.PutRepoVariable{"B": {Value: "b"}, "A": {Value: "hidden", Secret: true}, "_c9": {Value: ""}} {
+	for key, in := range map[string]api.PutRepoVariable{"B": {Value: "b"}, "A": {Value: "first", Secret: new(true)}, "C": {Value: "c", Secret: new(true)}, "_c9": {Value: ""}} {
 		if _, err := put(key, in); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if v, err := put("B", api.PutRepoVariable{Value: "b\n2"}); err != nil || v.Value != "b\n2" {
 		t.Errorf("%+v, %v", v, err)
+	}
+	if v, err := put("A", api.PutRepoVariable{Value: "hidden"}); err != nil || v.Value != "********" || !v.Secret {
+		t.Errorf("a secret with another value: %+v, %v", v, err)
+	}
+	if v, err := put("C", api.PutRepoVariable{Value: "shown", Secret: new(false)}); err != nil || v.Value != "shown" || v.Secret {
+		t.Errorf("a secret that is none any more: %+v, %v", v, err)
 	}
 	list, err := g.PreviewEnv(t.Context(), caller, "9000")
 	if err != nil {
@@ -644,7 +706,7 @@ func TestPreviewEnv(t *testing.T) {
 	for _, v := range list {
 		got = append(got, fmt.Sprint(v.Key, "=", v.Value, v.Secret))
 	}
-	if diff := cmp.Diff([]string{"A=********true", "B=b\n2false", "_c9=false"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"A=********true", "B=b\n2false", "C=shownfalse", "_c9=false"}, got); diff != "" {
 		t.Error(diff)
 	}
 	for _, row := range raftstore.All(r.view(), record.RepoEnvs) {

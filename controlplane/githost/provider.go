@@ -83,7 +83,7 @@ type PullRequest struct {
 	Repo
 	Workspaces      []string // whose apps it is for; nil: any
 	Number          int
-	Branch          string // its own, in the same repository
+	Branch          string // its own, or the ref by which the repository has that of a fork
 	Commit, Before  string // "": it has no new commit
 	Message, Author string
 	Closed          bool

@@ -153,15 +153,17 @@ func (g *GitHosts) headOf(r raftstore.Reader, e Event) (*record.GitHead, bool) {
 		return h, true
 	case e.PullRequest != nil:
 		p := *e.PullRequest
-		// The branch of a fork is of who has no right to the repository: its commits must
-		// not run with what its previews know.
-		if !scope(r, &p.Repo, &p.Workspaces) || (p.Fork || len(g.parents(r, p)) == 0) && len(g.previews(r, p)) == 0 {
+		if !scope(r, &p.Repo, &p.Workspaces) {
 			return nil, false
 		}
-		p.Closed = p.Closed || p.Fork // its repository may have been given away since
+		wanted := len(g.parents(r, p)) > 0
+		if !wanted && len(g.previews(r, p)) == 0 {
+			return nil, false
+		}
+		p.Closed = p.Closed || p.Fork && !wanted // what there is, no app wants any more
 		h := headRow(p.Repo, "pull/"+strconv.Itoa(p.Number))
 		h.Branch, h.Commit, h.Message, h.Author, h.At = p.Branch, p.Commit, p.Message, p.Author, p.At
-		h.PullRequest, h.Closed = p.Number, p.Closed
+		h.PullRequest, h.Fork, h.Closed = p.Number, p.Fork, p.Closed
 		return h, true
 	}
 	return nil, false

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/internal/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/loops"
@@ -247,7 +247,7 @@ func (d *deployer) DeployApp(_ context.Context, appID, gitRef, commit, message, 
 	return id, nil
 }
 
-func (d *deployer) CreatePreview(_ context.Context, parentID string, number int, branch string, env []githost.Variable) (string, error) {
+func (d *deployer) CreatePreview(_ context.Context, parentID string, number int, branch string, fork bool, env []githost.Variable) (string, error) {
 	if err := d.failed(); err != nil {
 		return "", err
 	}
@@ -259,7 +259,7 @@ func (d *deployer) CreatePreview(_ context.Context, parentID string, number int,
 		}
 		raftstore.Put(tx, record.Apps, &record.App{
 			Meta: record.Meta{ID: id}, WorkspaceID: parent.WorkspaceID, Status: record.AppCreated, Name: parent.Name + " preview", GitURL: parent.GitURL, GitBranch: branch,
-			ParentID: parentID, PullRequest: number,
+			ParentID: parentID, PullRequest: number, Fork: fork,
 		})
 		return nil
 	})

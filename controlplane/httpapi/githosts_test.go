@@ -131,7 +131,7 @@ func TestGitHostRoutes(t *testing.T) {
 	if want := (githost.Callback{InstallationID: "7", State: "s", SetupAction: "install"}); r.githosts.callback != want {
 		t.Errorf("%+v", r.githosts.callback)
 	}
-	if r.githosts.put.Value != "x" || !r.githosts.put.Secret {
+	if r.githosts.put.Value != "x" || r.githosts.put.Secret == nil || !*r.githosts.put.Secret {
 		t.Errorf("%+v", r.githosts.put)
 	}
 	link := r.call("GET", "/v1/github/repos?installation_id=7", "tenant", "").Header().Get("Link")

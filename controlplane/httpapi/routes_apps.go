@@ -98,7 +98,7 @@ func appRoutes() []route {
 				"A change of `git_url`, `framework`, `runtime` or `root_directory` deletes the caches of its builds.",
 			body: examplePatchApp, status: 200, answer: exampleApp, failures: append(settings[:len(settings):len(settings)],
 				apierror.Error{Code: apierror.EInvalid, Message: "no updatable fields provided (supported: name, git_url, git_branch, framework, runtime, install_command, build_command, start_command, " +
-					"root_directory, env, port, cpu, memory_mb, max_instances, auto_hibernate, idle_timeout_seconds, auto_deploy, previews)"}),
+					"root_directory, env, port, cpu, memory_mb, max_instances, auto_hibernate, idle_timeout_seconds, auto_deploy, previews, fork_previews)"}),
 		}},
 		{del, "/v1/apps/:id", workspace, ofApp((*API).deleteApp), operation{
 			id: "deleteApp", tag: "Apps", summary: "Delete an app with its deployments, variables and uploaded sources", status: 204, also: goesOn,

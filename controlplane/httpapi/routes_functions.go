@@ -164,10 +164,10 @@ func invokeRoutes() []route {
 		doc := operation{
 			id: m.id, tag: "Functions", summary: fmt.Sprintf("Invoke a function with a %s", m.method), action: writing,
 			detail: "The handler gets the method, the path after `invoke`, the query, the headers, but the Authorization header and cookies, and the body, of up to " +
-				"10 MiB. Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500, of which its logs tell more.",
+				"10 MiB. Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500, with the last lines of its log as `log`.",
 			proxied: true, status: 200, answerType: "*/*",
 			failures: append(ceilingRefusals(),
-				apierror.Error{Code: apierror.ENotFound, Message: "no code deployed yet"}, apierror.Error{Code: apierror.EInternal, Message: "the function failed"},
+				apierror.Error{Code: apierror.ENotFound, Message: "no code deployed yet"}, apierror.Error{Code: apierror.EInternal, Message: "the function failed", Fields: map[string]any{"log": []string{"KeyError: 'name'"}}},
 				apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}),
 		}
 		if m.method != get && m.method != http.MethodOptions {

@@ -124,7 +124,7 @@ func repoRoutes() []route {
 		{put, "/v1/repos/:repo/preview-env/:key", workspace, (*API).putPreviewVariable, operation{
 			free: true, id: "putPreviewVariable", tag: "Git hosting", summary: "Set a variable of a repository's previews",
 			detail: "For the previews of pull requests of all the workspace's apps of this repository, from their next deployment on. It takes the " +
-				"place of an app's own variable of this name.",
+				"place of an app's own variable of this name. Without `secret`, one that is secret stays so.",
 			body: api.PutRepoVariable{Value: "https://api.staging.example.com"}, status: 200, answer: exampleRepoVariable,
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid json"},

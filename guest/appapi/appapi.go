@@ -73,8 +73,9 @@ type Build struct {
 
 // Git is where source is cloned from. The tenant's commands never see Token.
 type Git struct {
-	URL       string `json:"url"`           // https, or http where the operator allows it
-	Ref       string `json:"ref,omitempty"` // branch, tag or commit; "": the remote's default branch
+	URL       string `json:"url"`              // https, or http where the operator allows it
+	Ref       string `json:"ref,omitempty"`    // branch, tag or commit; "": the remote's default branch
+	Within    string `json:"within,omitempty"` // a ref that has the commit Ref, which may be in no branch; "": none
 	Username  string `json:"username,omitempty"`
 	Token     string `json:"token,omitempty"`
 	AllowHTTP bool   `json:"allow_http,omitempty"`

@@ -59,8 +59,10 @@ type App struct {
 	IdleTimeoutSeconds int  `json:"idle_timeout_seconds"`
 	AutoDeploy         bool `json:"auto_deploy"`
 	// Previews says whether pull requests get previews; nil: if AutoDeploy.
-	Previews       *bool `json:"previews,omitempty"`
-	TimeoutSeconds int   `json:"timeout_seconds,omitempty"` // of an invocation of a function
+	Previews *bool `json:"previews,omitempty"`
+	// ForkPreviews says that, where there are previews, pull requests from forks get one too.
+	ForkPreviews   bool `json:"fork_previews,omitempty"`
+	TimeoutSeconds int  `json:"timeout_seconds,omitempty"` // of an invocation of a function
 
 	Env []AppVariable `json:"env,omitempty"` // by key
 
@@ -74,6 +76,9 @@ type App struct {
 	// repository.
 	ParentID    string `json:"parent_id,omitempty"`
 	PullRequest int    `json:"pull_request,omitempty"`
+	// Fork says of a preview that its code is of a fork: of somebody who has no right to
+	// the repository, nor to what its app knows.
+	Fork bool `json:"fork,omitempty"`
 
 	// DeploymentID is the deployment that it serves, or would.
 	DeploymentID string `json:"deployment_id,omitempty"`

@@ -52,8 +52,9 @@ type GitHead struct {
 	DefaultBranch  string `json:"default_branch,omitempty"`
 	InstallationID string `json:"installation_id,omitempty"`
 	Private        bool   `json:"private,omitempty"`
-	Branch         string `json:"branch"` // of a pull request: its own
+	Branch         string `json:"branch"` // of a pull request: its own, or the ref by which the repository has that of a fork
 	PullRequest    int    `json:"pull_request,omitempty"`
+	Fork           bool   `json:"fork,omitempty"` // its branch is in another repository
 	Closed         bool   `json:"closed,omitempty"`
 	Commit         string `json:"commit,omitempty"` // "": the branch is gone
 	Message        string `json:"message,omitempty"`

@@ -25,6 +25,7 @@ APP: dict[str, Any] = {
     "idle_timeout_seconds": 900,
     "auto_deploy": False,
     "previews": False,
+    "fork_previews": False,
     "env": {},
     "sandbox_id": "",
     "deployment_id": "",

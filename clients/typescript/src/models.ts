@@ -103,6 +103,8 @@ export interface App {
   deployment_id: string;
   /** secret values are masked */
   env: Record<string, string>;
+  /** those from forks too, without secrets */
+  fork_previews: boolean;
   git_url: string;
   id: string;
   idle_timeout_seconds: number;
@@ -411,6 +413,8 @@ export interface CreateApp {
   build_command?: string;
   cpu?: number;
   env?: Record<string, string>;
+  /** pull requests from forks get one too, without secrets */
+  fork_previews?: boolean;
   framework?: string;
   git_branch?: string;
   /** https; required unless source is "upload" */
@@ -1217,6 +1221,7 @@ export interface PatchApp {
   cpu?: number | null;
   /** replaces all variables */
   env?: Record<string, string> | null;
+  fork_previews?: boolean | null;
   framework?: string | null;
   git_branch?: string | null;
   git_url?: string | null;
@@ -1343,7 +1348,10 @@ export interface PutAppVariable {
   secret?: boolean;
 }
 
-/** PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. */
+/**
+ * PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. Without secret a
+ * variable that exists stays what it is, and a new one is not secret.
+ */
 export interface PutRepoVariable {
   value: string;
   /** masked when read, and redacted from build logs */

@@ -1172,8 +1172,8 @@ export function inviteMember(id: string, body: m.Invite, options: { idempotencyK
 /**
  * Invoke a function with a POST. The handler gets the method, the path after `invoke`, the query,
  * the headers, but the Authorization header and cookies, and the body, of up to 10 MiB. Its answer
- * is the answer. A function that sleeps is woken first. What fails in it is a 500, of which its
- * logs tell more.
+ * is the answer. A function that sleeps is woken first. What fails in it is a 500, with the last
+ * lines of its log as `log`.
  */
 export function invokeFunction(id: string, content: Body): Stream {
   return {
@@ -1774,7 +1774,7 @@ export function putFunctionEnv(id: string, key: string, body: m.PutAppVariable):
 /**
  * Set a variable of a repository's previews. For the previews of pull requests of all the
  * workspace's apps of this repository, from their next deployment on. It takes the place of an
- * app's own variable of this name.
+ * app's own variable of this name. Without `secret`, one that is secret stays so.
  */
 export function putPreviewVariable(repo: string, key: string, body: m.PutRepoVariable): Call<m.RepoVariable> {
   return {
@@ -1825,8 +1825,8 @@ export function readFile(id: string, options: { path: string }): Stream {
 /**
  * Invoke a function with a GET. The handler gets the method, the path after `invoke`, the query,
  * the headers, but the Authorization header and cookies, and the body, of up to 10 MiB. Its answer
- * is the answer. A function that sleeps is woken first. What fails in it is a 500, of which its
- * logs tell more.
+ * is the answer. A function that sleeps is woken first. What fails in it is a 500, with the last
+ * lines of its log as `log`.
  */
 export function readFunction(id: string): Stream {
   return {

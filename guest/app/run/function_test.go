@@ -52,7 +52,7 @@ def handler(request):
     if at == "/text": return "hällo"
     if at == "/bytes": return b"\x00\xff"
     if at == "/none": return None
-    if at == "/status": return {"made": True}, 201, {"X-Made": "yes", "Content-Length": "1", "Connection": "close"}
+    if at == "/status": return {"made": True}, 201, {"X-Made": "yes", "Content-Length": "1", "Connection": "close", "Berth-Function-Failed": "1"}
     if at == "/stream": return parts(), 200, {"Content-Type": "text/x"}
     if at == "/later": return later()
     if at == "/print":
@@ -95,7 +95,7 @@ export default async (request, { requestId }) => {
     case '/text': return 'hällo';
     case '/bytes': return new Uint8Array([0, 255]);
     case '/none': return;
-    case '/status': return Response.json({ made: true }, { status: 201, headers: { 'X-Made': 'yes', 'Content-Length': '1', Connection: 'close' } });
+    case '/status': return Response.json({ made: true }, { status: 201, headers: { 'X-Made': 'yes', 'Content-Length': '1', Connection: 'close', 'Berth-Function-Failed': '1' } });
     case '/stream': return new Response(parts(), { headers: { 'content-type': 'text/x' } });
     case '/later': return new Promise((done) => setTimeout(() => done('later'), 10));
     case '/print': console.log('printed', url.pathname); return '';
@@ -285,7 +285,7 @@ func TestAFunctionAnswers(t *testing.T) {
 			if got.err != nil || got.status != c.status || strings.ReplaceAll(got.body, " ", "") != strings.ReplaceAll(c.body, " ", "") || c.kind != "" && !strings.EqualFold(got.header.Get("Content-Type"), c.kind) {
 				t.Errorf("%s %s: %+v, want %+v", c.method, c.path, got, c)
 			}
-			if c.path == "/status" && got.header.Get("X-Made") != "yes" {
+			if c.path == "/status" && (got.header.Get("X-Made") != "yes" || got.header.Get(asksForLog) != "") {
 				t.Errorf("headers %v", got.header)
 			}
 		}
@@ -328,6 +328,9 @@ func (spaces) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// asksForLog is the header by which a runner has the edge add the log, masked, to its answer.
+const asksForLog = "Berth-Function-Failed"
+
 // What fails in a handler is a 500 that says nothing of what it has, and a trace in its
 // log. It goes on answering.
 func TestAFunctionFails(t *testing.T) {
@@ -346,7 +349,7 @@ func TestAFunctionFails(t *testing.T) {
 				Detail    string
 				RequestID string `json:"request_id"`
 			}
-			if err := json.Unmarshal([]byte(got.body), &e); err != nil || got.status != 500 || e.Error != "the function failed" || e.RequestID != "req-1" || !strings.HasPrefix(e.Detail, text) {
+			if err := json.Unmarshal([]byte(got.body), &e); err != nil || got.status != 500 || e.Error != "the function failed" || e.RequestID != "req-1" || !strings.HasPrefix(e.Detail, text) || got.header.Get(asksForLog) == "" {
 				t.Errorf("%s: %+v", path, got)
 			}
 			if strings.Contains(got.body, "hush") {
@@ -363,6 +366,9 @@ func TestAFunctionFails(t *testing.T) {
 			log := f.log()
 			return strings.Contains(log, "hush-hush") && strings.Contains(log, runtimes[runtime].file) && strings.Contains(log, "req-1 failed\n") && strings.Contains(log, "req-1 POST /die 500 ")
 		})
+		if _, after, _ := strings.Cut(f.log(), " POST /raise 500 "); strings.Contains(after, "hush-hush") {
+			t.Errorf("a trace comes after the line of its invocation:\n%s", f.log())
+		}
 	})
 }
 
@@ -373,7 +379,7 @@ func TestAFunctionTakesTooLong(t *testing.T) {
 		f := startFunction(t, runtime, 2, files).up()
 		got := make(chan answered, 1)
 		go func() { got <- f.call("POST", "/loop", strings.NewReader("x")) }()
-		if a := <-got; a.status != 504 || !strings.Contains(a.body, "the function took too long") || !strings.Contains(a.body, "its time limit is 2 s") {
+		if a := <-got; a.status != 504 || !strings.Contains(a.body, "the function took too long") || !strings.Contains(a.body, "its time limit is 2 s") || a.header.Get(asksForLog) == "" {
 			t.Errorf("%+v", a)
 		}
 		for range 3 {

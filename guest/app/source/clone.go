@@ -95,7 +95,11 @@ func (r *repository) fetchRef(ctx context.Context, ref string) error {
 
 func (r *repository) fetchAll(ctx context.Context) error {
 	fmt.Fprintln(r.out, "The commit is not a branch's last: fetching the whole history.")
-	_, err := r.run(ctx, "fetch", "--quiet", "--no-recurse-submodules", "--tags", "--", "origin", "+refs/heads/*:refs/remotes/origin/*")
+	args := []string{"fetch", "--quiet", "--no-recurse-submodules", "--tags", "--", "origin", "+refs/heads/*:refs/remotes/origin/*"}
+	if r.git.Within != "" {
+		args = append(args, "+"+r.git.Within+":refs/remotes/within")
+	}
+	_, err := r.run(ctx, args...)
 	return err
 }
 

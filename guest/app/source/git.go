@@ -88,6 +88,9 @@ func CheckGit(g appapi.Git) error {
 	if strings.ContainsAny(g.Token+g.Username, "\r\n\x00") {
 		return fmt.Errorf("%w: its credentials contain control characters", ErrRefused)
 	}
+	if err := checkRef(g.Within); err != nil {
+		return err
+	}
 	return checkRef(g.Ref)
 }
 

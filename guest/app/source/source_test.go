@@ -37,6 +37,7 @@ type host struct {
 	lfs   http.Handler // of requests below */info/lfs; nil: git-http-backend, which knows none
 	login string       // what a client must say, as "user:password"; "": nothing
 	asked []string     // the logins that clients said
+	old   bool         // it speaks the first protocol, which gives no commit but those that refs name
 }
 
 func (h *host) setLogin(login string) {
@@ -67,6 +68,9 @@ func newHost(t *testing.T) *host {
 		h.mu.Lock()
 		h.asked = append(h.asked, user+":"+password)
 		refused := h.login != "" && user+":"+password != h.login
+		if h.old {
+			r.Header.Del("Git-Protocol")
+		}
 		h.mu.Unlock()
 		if refused {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
@@ -169,6 +173,24 @@ func TestRefsAreCloned(t *testing.T) {
 		if want == first && commit.Message != "First\n\nwith a body" {
 			t.Errorf("%q", commit.Message)
 		}
+	}
+	// Where a host gives no commit by its name, one that is in no branch comes with the ref
+	// that has it.
+	h.mu.Lock()
+	h.old = true
+	h.mu.Unlock()
+	h.git("r", "checkout", "-q", "--detach", first)
+	fork := h.commit("r", "Fork", map[string]string{"a": "4"})
+	h.git("r", "update-ref", "refs/pull/8/head", h.commit("r", "Later", map[string]string{"a": "5"}))
+	h.git("r", "checkout", "-q", "main")
+	for within, ok := range map[string]bool{"refs/pull/8/head": true, "refs/pull/7/head": false, "": false} {
+		commit, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r", Ref: fork, Within: within}, Limits{})
+		if ok && (err != nil || commit.ID != fork || fileText(t, tree, "a") != "4") || !ok && !errors.Is(err, ErrRefused) {
+			t.Errorf("within %q: %+v, %v", within, commit, err)
+		}
+	}
+	if _, _, _, err := h.clone(appapi.Git{URL: h.url + "/r", Ref: fork, Within: "--upload-pack=x"}, Limits{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("a ref that is none: %v", err)
 	}
 	// No history comes with a branch.
 	_, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r"}, Limits{})

@@ -241,6 +241,8 @@ class App:
     """the one that is served; "": none yet"""
     env: dict[str, str]
     """secret values are masked"""
+    fork_previews: bool
+    """those from forks too, without secrets"""
     git_url: str
     id: str
     idle_timeout_seconds: int
@@ -283,6 +285,7 @@ class App:
             created_at=datetime.fromisoformat(raw["created_at"]),
             deployment_id=raw["deployment_id"],
             env=raw["env"],
+            fork_previews=raw["fork_previews"],
             git_url=raw["git_url"],
             id=raw["id"],
             idle_timeout_seconds=raw["idle_timeout_seconds"],
@@ -770,6 +773,8 @@ class CreateApp:
     build_command: str | None = None
     cpu: int | None = None
     env: dict[str, str] | None = None
+    fork_previews: bool | None = None
+    """pull requests from forks get one too, without secrets"""
     framework: str | None = None
     git_branch: str | None = None
     git_url: str | None = None
@@ -803,6 +808,8 @@ class CreateApp:
             out["cpu"] = self.cpu
         if self.env is not None:
             out["env"] = self.env
+        if self.fork_previews is not None:
+            out["fork_previews"] = self.fork_previews
         if self.framework is not None:
             out["framework"] = self.framework
         if self.git_branch is not None:
@@ -2308,6 +2315,7 @@ class PatchApp:
     cpu: int | Unset | None = UNSET
     env: dict[str, str] | Unset | None = UNSET
     """replaces all variables"""
+    fork_previews: bool | Unset | None = UNSET
     framework: str | Unset | None = UNSET
     git_branch: str | Unset | None = UNSET
     git_url: str | Unset | None = UNSET
@@ -2335,6 +2343,8 @@ class PatchApp:
             out["cpu"] = self.cpu
         if not isinstance(self.env, Unset):
             out["env"] = self.env
+        if not isinstance(self.fork_previews, Unset):
+            out["fork_previews"] = self.fork_previews
         if not isinstance(self.framework, Unset):
             out["framework"] = self.framework
         if not isinstance(self.git_branch, Unset):
@@ -2587,7 +2597,9 @@ class PutAppVariable:
 
 @dataclass(slots=True, kw_only=True)
 class PutRepoVariable:
-    """PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}."""
+    """PutRepoVariable is the body of PUT /v1/repos/{repoID}/preview-env/{key}. Without secret a
+    variable that exists stays what it is, and a new one is not secret.
+    """
 
     value: str
     secret: bool | None = None

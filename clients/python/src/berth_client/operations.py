@@ -1156,7 +1156,7 @@ def invoke_function(id: str, content: Body) -> Stream:
     """Invoke a function with a POST. The handler gets the method, the path after `invoke`, the
     query, the headers, but the Authorization header and cookies, and the body, of up to 10 MiB.
     Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500,
-    of which its logs tell more.
+    with the last lines of its log as `log`.
     """
     return Stream(
         method="POST",
@@ -1828,7 +1828,7 @@ def put_function_env(id: str, key: str, body: m.PutAppVariable) -> Call[m.AppVar
 def put_preview_variable(repo: str, key: str, body: m.PutRepoVariable) -> Call[m.RepoVariable]:
     """Set a variable of a repository's previews. For the previews of pull requests of all the
     workspace's apps of this repository, from their next deployment on. It takes the place of an
-    app's own variable of this name.
+    app's own variable of this name. Without `secret`, one that is secret stays so.
     """
     return Call(
         method="PUT",
@@ -1879,7 +1879,7 @@ def read_function(id: str) -> Stream:
     """Invoke a function with a GET. The handler gets the method, the path after `invoke`, the
     query, the headers, but the Authorization header and cookies, and the body, of up to 10 MiB.
     Its answer is the answer. A function that sleeps is woken first. What fails in it is a 500,
-    of which its logs tell more.
+    with the last lines of its log as `log`.
     """
     return Stream(
         method="GET",

@@ -21,7 +21,8 @@ const MAX_HEADERS = 32 << 10; // bytes
 const MAX_LOADING = 60_000; // milliseconds
 const HANDLERS = ['handler.mjs', 'handler.js', 'handler.cjs'];
 
-const HOP = new Set(['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'content-length']);
+const FAILED = 'berth-function-failed'; // has Berth add the log, which it masks, up to the line of the invocation
+const HOP = new Set(['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'content-length', FAILED]);
 
 // The worker.
 
@@ -335,7 +336,7 @@ class Front {
     for (const name of res.getHeaderNames()) res.removeHeader(name);
     res.writeHead(e.status, {
       'content-type': 'application/json', 'content-length': raw.length,
-      ...(e.status === 503 ? { 'retry-after': '1' } : {}), ...(req.complete ? {} : { connection: 'close' }),
+      ...(e.status === 503 ? { 'retry-after': '1' } : {}), ...(e.status === 500 || e.status === 504 ? { [FAILED]: '1' } : {}), ...(req.complete ? {} : { connection: 'close' }),
     });
     res.end(raw);
   }

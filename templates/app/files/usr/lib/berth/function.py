@@ -35,7 +35,8 @@ HANDLER = "handler.py"
 
 SIZES = struct.Struct(">II")
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length"}
+FAILED = "Berth-Function-Failed"  # has Berth add the log, which it masks, up to the line of the invocation
+HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length", FAILED.lower()}
 
 
 def say(text, to=None):
@@ -504,9 +505,11 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             self.left = self.close_connection = True
 
-    def begin_answer(self, status, headers, size):
+    def begin_answer(self, status, headers, size, failed=False):
         self.status, self.begun = status, True
         self.send_response(status)
+        if failed:
+            self.send_header(FAILED, "1")
         for name, value in headers:
             if name.lower() not in HOP:
                 self.send_header(name, value)
@@ -528,7 +531,8 @@ class Handler(BaseHTTPRequestHandler):
             self.status, self.close_connection = 0, True
             return
         raw = json.dumps({"error": e.error, "detail": e.detail, "request_id": request_id}).encode() + b"\n"
-        self.begin_answer(e.status, [("Content-Type", "application/json")] + [("Retry-After", "1")] * (e.status == 503), len(raw))
+        headers = [("Content-Type", "application/json")] + [("Retry-After", "1")] * (e.status == 503)
+        self.begin_answer(e.status, headers, len(raw), failed=e.status in (500, 504))
         self.write(raw)
         self.write(b"", flush=True)
 

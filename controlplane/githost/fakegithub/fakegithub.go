@@ -117,10 +117,17 @@ var key = sync.OnceValue(func() *rsa.PrivateKey {
 	return k
 })
 
-// New starts a stand-in.
+// New starts a stand-in until the test ends.
 func New(t testing.TB, clock func() time.Time) *GitHub {
 	t.Helper()
-	g := &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, public: map[string]string{}, closed: map[string]time.Time{}, last: 1000}
+	g, stop := Start(clock)
+	t.Cleanup(stop)
+	return g
+}
+
+// Start starts a stand-in.
+func Start(clock func() time.Time) (g *GitHub, stop func()) {
+	g = &GitHub{Key: key(), Clock: clock, installations: map[int64]*Installation{}, tokens: map[string]token{}, people: map[string]*person{}, public: map[string]string{}, closed: map[string]time.Time{}, last: 1000}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /app/installations/{id}", g.getInstallation)
 	mux.HandleFunc("DELETE /app/installations/{id}", g.deleteInstallation)
@@ -155,9 +162,8 @@ func New(t testing.TB, clock func() time.Time) *GitHub {
 		defer g.mu.Unlock()
 		mux.ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
 	g.URL = server.URL
-	return g
+	return g, server.Close
 }
 
 // Install adds an installation; without an id it gets one.
