@@ -118,6 +118,15 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"requirements.txt": "flask", "main.py": "import flask\napp = flask.Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
 		},
+		"flask of another file": {
+			files: map[string]string{
+				"web/requirements.txt": "-c all.txt\n-r requirements/web.txt # ours\n-r /etc/x\n-r https://example.com/r.txt\n", "web/all.txt": "django==5\nuvicorn==1\n",
+				"web/requirements/web.txt": "--requirement=../../base.txt\n-rweb.txt\n-r../requirements.txt\ngunicorn\n", "base.txt": "flask\n",
+				"web/app.py": "app = Flask(__name__)\n",
+			},
+			set:  Settings{RootDirectory: "web"},
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
+		},
 		"flask factory": {
 			files: map[string]string{"requirements.txt": "flask\ngunicorn", "app/__init__.py": "def create_app():\n  pass\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
