@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -41,9 +42,12 @@ func (s *Apps) Delete(ctx context.Context, c core.Caller, id string) error {
 // app. It returns the id of the flow to wait for.
 func beginDelete(tx *raftstore.Tx, flowID string, a *record.App, requestID string) (string, error) {
 	if a.Status != record.AppDeleting {
-		c := a.Clone()
-		c.Status, c.Draining, c.Instances = record.AppDeleting, nil, nil
-		raftstore.Put(tx, record.Apps, c)
+		a = a.Clone()
+		a.Status, a.Draining, a.Instances = record.AppDeleting, append(a.Draining, draining(a.Instances, tx.Now())...), nil
+		for i := range a.Draining {
+			a.Draining[i].Ending = true
+		}
+		raftstore.Put(tx, record.Apps, a)
 		for _, d := range raftstore.Find(tx, record.Domains, "app", a.ID) {
 			raftstore.Delete(tx, record.Domains, d.ID)
 		}
@@ -59,6 +63,7 @@ func beginDelete(tx *raftstore.Tx, flowID string, a *record.App, requestID strin
 }
 
 // clearApp ends an app's deployments and begins to delete its sandboxes and snapshots.
+// Those of its instances go when their programs have ended: see keeper.endDrained.
 func clearApp(tx *raftstore.Tx, a *record.App) error {
 	for _, d := range unfinished(tx, a.ID) {
 		if err := abandon(tx, d, whyDeleted, false); err != nil {
@@ -66,6 +71,9 @@ func clearApp(tx *raftstore.Tx, a *record.App) error {
 		}
 	}
 	for _, box := range boxesOf(tx, a) {
+		if slices.ContainsFunc(a.Draining, func(in record.AppInstance) bool { return in.SandboxID == box.ID }) {
+			continue
+		}
 		if err := deleteBox(tx, box.ID); err != nil {
 			return err
 		}

@@ -551,6 +551,45 @@ func TestToldToEnd(t *testing.T) {
 	}
 }
 
+// TestToldToEndByADelete: the programs of an app that is deleted are told to end, too, also
+// by the leader after the one that was asked.
+func TestToldToEndByADelete(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 3, 1, nil)
+	ending := make(chan struct{})
+	r.guests.set(func(g *guests) { g.ending = ending })
+	a, _ := r.live()
+	box := r.row(a.ID).Instances[0].SandboxID
+	told := func() (n int) {
+		r.guests.mu.Lock()
+		defer r.guests.mu.Unlock()
+		for _, b := range r.guests.ended {
+			if b == box {
+				n++
+			}
+		}
+		return n
+	}
+	deleted := make(chan error, 1)
+	apps := r.apps()
+	go func() { deleted <- apps.Delete(t.Context(), caller, a.ID) }()
+	r.await("the word to its program", func() bool { return told() == 1 })
+	if _, ok := r.Sandbox(box); !ok {
+		t.Error("its sandbox was deleted while its program was ending")
+	}
+	if err := r.Leader().Store.TransferLeadership(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	r.await("the word of the next leader", func() bool { return told() > 1 })
+	if _, ok := r.Sandbox(box); !ok {
+		t.Error("its sandbox was deleted while its program was ending, after a change of leaders")
+	}
+	close(ending)
+	<-deleted // either it is gone, or the removal goes on without the caller
+	r.settled(0)
+}
+
 // TestEndedWithoutAnAnswer: a guest that does not answer loses its sandbox all the same.
 func TestEndedWithoutAnAnswer(t *testing.T) {
 	tier.Slow(t)

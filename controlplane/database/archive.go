@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -54,11 +55,15 @@ func (f *Flows) origin(ctx context.Context, d *record.Database, at *time.Time) (
 			return o, errBeyond
 		case !at.Before(info.FirstRestorable) && !at.After(o.end):
 			return o, nil
+		case slices.ContainsFunc(info.Earlier, func(w hostapi.Window) bool { return !at.Before(w.First) && !at.After(w.Last) }):
+			return o, nil
 		}
 		if newest.archive == "" {
 			newest = o
 		}
-		first = info.FirstRestorable
+		if first = info.FirstRestorable; len(info.Earlier) > 0 {
+			first = info.Earlier[0].First
+		}
 	}
 	if first.IsZero() {
 		return origin{}, errNoArchive.With("the first base backup is yet to be made", nil)

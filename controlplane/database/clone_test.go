@@ -138,6 +138,31 @@ func TestClones(t *testing.T) {
 	r.settled(4)
 }
 
+// Where WAL is missing, what is before the gap can still be restored.
+func TestACloneFromBeforeAGap(t *testing.T) {
+	r := newRig(t, 3, 1, nil)
+	d := r.running()
+	now := time.Now().UTC().Truncate(time.Second)
+	first, last := now.Add(-5*time.Hour), now.Add(-4*time.Hour)
+	r.archived(d.ID, now.Add(-time.Hour), now.Add(-3*time.Minute))
+	r.archives.Gap(r.row(d.ID).Archive().Name, hostapi.Window{First: first, Last: last})
+	for _, at := range []time.Time{first.Add(-time.Second), last.Add(time.Second)} {
+		_, err := r.clone(d.ID, api.CloneDatabase{TargetTime: new(at.Format(time.RFC3339))})
+		e := testplane.Want(t, err, apierror.ENoArchive, "no restorable archive")
+		if want := api.NewTime(first).String(); !strings.Contains(e.Detail, want) {
+			t.Errorf("detail %q lacks %s", e.Detail, want)
+		}
+	}
+	for _, at := range []time.Time{first, last} {
+		clone, err := r.clone(d.ID, api.CloneDatabase{TargetTime: new(at.Format(time.RFC3339))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.becomes(clone.ID, api.DatabaseRunning)
+	}
+	r.settled(3)
+}
+
 // A sleeping database, or a failed one, is cloned as it is.
 func TestClonesOfWhatDoesNotRun(t *testing.T) {
 	tier.Slow(t)

@@ -309,6 +309,19 @@ func TestADatabaseThatNeverSleepsIsWoken(t *testing.T) {
 	r.becomes(d.ID, api.DatabaseRunning)
 }
 
+// A host that could not resume what it had paused says that it is paused. No client has to
+// come for one that never sleeps, also beyond a ceiling of the month, as it did not sleep.
+func TestADatabaseThatNeverSleepsIsResumed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	d := r.becomes(r.create(api.CreateDatabase{AlwaysOn: true}).ID, api.DatabaseRunning)
+	box, h := r.box(d.ID)
+	r.quotas(record.Quotas{BudgetCents: new(0)})
+	h.Become(box.ID, hostapi.StatusPaused)
+	testcluster.Await(t, "a resume", func() bool { return h.Transitions("resume") > 0 })
+	r.becomes(d.ID, api.DatabaseRunning)
+}
+
 // A rebalancing moves databases that sleep, and leaves those alone that run.
 func TestASleepingDatabaseIsRebalanced(t *testing.T) {
 	t.Parallel()

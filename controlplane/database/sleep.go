@@ -31,14 +31,16 @@ func (k *keeper) sleepDue(r raftstore.Reader, d *record.Database, box *record.Sa
 	return !f.state.IdleSince.IsZero() && now.Sub(f.state.IdleSince) >= k.cfg.Idle
 }
 
-// wakeDue reports whether a database sleeps that never does: its workspace was paused, or
-// it could not be woken after a move to another host.
+// wakeDue reports whether a database does not run that always does: its workspace was
+// paused, it could not be woken after a move to another host, or its host paused it to save
+// its memory and could not resume it.
 func (k *keeper) wakeDue(r raftstore.Reader, d *record.Database, box *record.Sandbox, now time.Time) bool {
-	if d.Status != record.DatabaseReady || !d.AlwaysOn || box.Status != record.SandboxHibernated || arriving(r, box) {
+	stands := box.Status == record.SandboxHibernated || box.Status == record.SandboxPaused
+	if d.Status != record.DatabaseReady || !d.AlwaysOn || !stands || arriving(r, box) {
 		return false
 	}
 	_, under := flow.Live(r, Subject(d.ID))
-	return !under && !paused(r, d.WorkspaceID) && k.flows.MayRun(r, d.WorkspaceID) == nil && k.naps.due(d.ID, now)
+	return !under && !paused(r, d.WorkspaceID) && mayBeUp(k.flows.Core, r, d) == nil && k.naps.due(d.ID, now)
 }
 
 // sleepPause is the time from the end of one attempt to put a database to sleep to the

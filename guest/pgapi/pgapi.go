@@ -70,7 +70,7 @@ const (
 	CodeDamaged     = "damaged"       // PathRestoreBase: what it names does not have the bytes that it should
 	CodeUnsafe      = "unsafe"        // PathRestoreBase: an entry that no base backup has
 	CodeNoRoom      = "no_room"       // the volume is full; PathRestoreBase: what comes does not fit it
-	CodeNoTenant    = "no_tenant"     // no credentials were set yet
+	CodeNoTenant    = "no_tenant"     // no credentials were set yet, or their database was dropped
 	CodeTooManyCall = "too_many"      // the broker's sessions are all in use
 	CodeCut         = "cut"           // PostgreSQL ended the session
 	CodeInvalid     = "invalid"       // the request itself

@@ -153,12 +153,20 @@ type ArchiveInfo struct {
 	BaseBackups     []BaseBackup `json:"base_backups"`              // the oldest first
 	FirstRestorable time.Time    `json:"first_restorable,omitzero"` // zero: nothing can be restored
 	LastRestorable  time.Time    `json:"last_restorable,omitzero"`
-	LastLSN         string       `json:"last_lsn,omitempty"` // all before it is archived
-	SizeBytes       int64        `json:"size_bytes"`
-	Objects         int          `json:"-"` // known to the host alone
-	Fenced          bool         `json:"fenced,omitempty"`
+	// Earlier are moments that can be restored, too, before gaps; the oldest first.
+	Earlier   []Window `json:"earlier,omitempty"`
+	LastLSN   string   `json:"last_lsn,omitempty"` // all before it is archived
+	SizeBytes int64    `json:"size_bytes"`
+	Objects   int      `json:"-"` // known to the host alone
+	Fenced    bool     `json:"fenced,omitempty"`
 	// Damage names what is missing or has other bytes. The rest tells of what is left.
 	Damage string `json:"damage,omitempty"`
+}
+
+// Window is each moment from one to another.
+type Window struct {
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
 }
 
 // ArchivePrune removes what no restore to a moment after Before needs.

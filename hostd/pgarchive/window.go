@@ -199,7 +199,7 @@ func (a *Archive) restorableTo(ctx context.Context, w walObject) (time.Time, err
 // Restorable is each moment from FirstRestorable to LastRestorable. All commits up to
 // the latter are archived; it is never before FirstRestorable, from where on a restore
 // without a target is possible. Neither is after a gap in the WAL, unless a later base
-// backup is.
+// backup is; then Earlier has the moments before the gap to which Choose finds one.
 func (a *Archive) Info(ctx context.Context) (hostapi.ArchiveInfo, error) {
 	l, err := a.look(ctx)
 	var info hostapi.ArchiveInfo
@@ -239,6 +239,11 @@ func (a *Archive) info(ctx context.Context, l *listing) (hostapi.ArchiveInfo, er
 		missing = last // nothing behind it can be restored
 	}
 	damaged := errors.Join(l.unreadable(), missing)
+	earlier, err := a.earlier(ctx, l, window)
+	if err != nil {
+		return info, err
+	}
+	info.Earlier = earlier
 	info.LastLSN = lsnAfter(window.last.Segment)
 	to, err := a.restorableTo(ctx, window.last)
 	if err != nil && !errors.Is(err, ErrDamaged) {
@@ -249,6 +254,30 @@ func (a *Archive) info(ctx context.Context, l *listing) (hostapi.ArchiveInfo, er
 		info.LastRestorable = info.FirstRestorable
 	}
 	return info, errors.Join(damaged, err)
+}
+
+// earlier returns what can be restored from the runs before a window's.
+func (a *Archive) earlier(ctx context.Context, l *listing, window run) (out []hostapi.Window, err error) {
+	for _, r := range l.runs {
+		if r.first.Segment >= window.first.Segment {
+			break
+		}
+		i := slices.IndexFunc(l.backups, func(m *manifest) bool {
+			of, ok := l.runOf(m)
+			return ok && of == r
+		})
+		if i < 0 {
+			continue
+		}
+		switch last, err := a.restorableTo(ctx, r.last); {
+		case errors.Is(err, ErrDamaged):
+		case err != nil:
+			return nil, err
+		case !last.Before(l.backups[i].FinishedAt):
+			out = append(out, hostapi.Window{First: l.backups[i].FinishedAt, Last: last})
+		}
+	}
+	return out, nil
 }
 
 // Choose returns the base backup that a restore begins with: to a moment, or to the

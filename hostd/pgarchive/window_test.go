@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,8 +148,13 @@ func TestWhatCanBeRestored(t *testing.T) {
 		info, err = a.Info(t.Context())
 		damaged(t, err, walDir+seg(5))
 		window(t, info, at(9), at(9), "0/9000000")
+		if want := []hostapi.Window{{First: at(2), Last: at(4).Add(-flushTime)}}; !slices.EqualFunc(info.Earlier, want, func(x, y hostapi.Window) bool { return x.First.Equal(y.First) && x.Last.Equal(y.Last) }) {
+			t.Errorf("before the gap: %v, want %v", info.Earlier, want)
+		}
 		choose(t, a, nil, "b")
 		choose(t, a, ptr(at(3)), "a")
+		choose(t, a, &info.Earlier[0].First, "a")
+		choose(t, a, &info.Earlier[0].Last, "a")
 		_, err = a.Choose(t.Context(), ptr(at(6)))
 		damaged(t, err, walDir+seg(5))
 	})

@@ -58,6 +58,15 @@ func (a *Archives) Fill(name string, first, last time.Time, lsn string) {
 	a.infos[name] = info
 }
 
+// Gap makes a gap in an archive, before which it has the moments of a window.
+func (a *Archives) Gap(name string, before hostapi.Window) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	info := a.infos[name]
+	info.Earlier = append(info.Earlier, before)
+	a.infos[name] = info
+}
+
 // Damage damages an archive.
 func (a *Archives) Damage(name, what string) {
 	a.mu.Lock()

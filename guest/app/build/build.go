@@ -218,8 +218,8 @@ func (b *builder) detect(context.Context) error {
 	b.setPlan()
 	p := b.found.Plan
 	b.say("Detected %s", p.Framework)
-	if b.found.Note != "" {
-		b.say("Note: %s", b.found.Note)
+	for _, note := range b.found.Notes {
+		b.say("Note: %s", note)
 	}
 	return nil
 }

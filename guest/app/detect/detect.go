@@ -34,8 +34,8 @@ type Result struct {
 	// StaticDirs are where a build may put a site that Plan.StaticDir does not name
 	// for certain, the likeliest first.
 	StaticDirs []string
-	// Note is what else the tenant should hear; mostly nothing.
-	Note string
+	// Notes are what else the tenant should hear; mostly nothing.
+	Notes []string
 }
 
 // Tool is a program that commands need.
@@ -83,17 +83,18 @@ func Detect(repo fs.FS, set Settings) (Result, error) {
 		return Result{}, fmt.Errorf("root_directory: %w", err)
 	}
 	s.FS = sub
-	if s.pins, err = pins(repo); err != nil {
-		return Result{}, err
-	}
+	s.pins = pins(repo)
 	r, err := s.detect()
 	if err != nil {
 		return r, err
 	}
 	if s.passedOver() {
-		r.Note = passedOver
+		r.Notes = append(r.Notes, passedOver)
 	}
-	return s.override(r)
+	if r, err = s.override(r); err != nil {
+		return r, err
+	}
+	return r, s.usePins(&r)
 }
 
 func (s *source) detect() (Result, error) {

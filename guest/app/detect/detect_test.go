@@ -118,6 +118,15 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"requirements.txt": "flask", "main.py": "import flask\napp = flask.Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
 		},
+		"flask of another file": {
+			files: map[string]string{
+				"web/requirements.txt": "-c all.txt\n-r requirements/web.txt # ours\n-r /etc/x\n-r https://example.com/r.txt\n", "web/all.txt": "django==5\nuvicorn==1\n",
+				"web/requirements/web.txt": "--requirement=../../base.txt\n-rweb.txt\n-r../requirements.txt\ngunicorn\n", "base.txt": "flask\n",
+				"web/app.py": "app = Flask(__name__)\n",
+			},
+			set:  Settings{RootDirectory: "web"},
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
+		},
 		"flask factory": {
 			files: map[string]string{"requirements.txt": "flask\ngunicorn", "app/__init__.py": "def create_app():\n  pass\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
@@ -270,12 +279,35 @@ func TestWhatIsNoApp(t *testing.T) {
 		"framework of none":  {files: map[string]string{"index.html": ""}, set: Settings{Framework: "django"}, want: "framework is set to django"},
 		"cargo workspace":    {files: map[string]string{"Cargo.toml": "[workspace]\nmembers = []"}, want: "root_directory"},
 		"go library":         {files: map[string]string{"go.mod": "module a", "a.go": "package a"}, want: "build_command"},
-		"version of options": {files: map[string]string{"index.html": "", ".tool-versions": "node --rm"}, want: "not a version"},
+		"version of options": {files: map[string]string{"index.html": "", "package.json": `{"scripts":{"start":"x"}}`, ".tool-versions": "node --rm"}, want: "not a version"},
 	} {
 		_, err := Detect(tree(c.files), c.set)
 		if !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestToolsOfOthers: what a repository asks for of tools that the app does not need is not
+// installed, whatever it is, and the log says so.
+func TestToolsOfOthers(t *testing.T) {
+	files := map[string]string{
+		"package.json": `{"scripts":{"start":"x"}}`, ".tool-versions": "terraform latest:1.5\nnodejs 20\npython 3.12\n",
+		"mise.toml": "[tools]\n\"npm:prettier\" = \"ref:x\"\n",
+	}
+	r, err := Detect(tree(files), Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Tools) != 1 || r.Tools[0].Version != "20" {
+		t.Errorf("it needs %+v", r.Tools)
+	}
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], `"npm:prettier, python, terraform"`) {
+		t.Errorf("notes %q", r.Notes)
+	}
+	files["Dockerfile"] = "FROM x"
+	if r, err := Detect(tree(files), Settings{}); err != nil || len(r.Notes) > 0 {
+		t.Errorf("with a Dockerfile: notes %q, %v", r.Notes, err)
 	}
 }
 

@@ -85,10 +85,8 @@ func (s *source) requirements() []string {
 			}
 		}
 	}
-	for line := range strings.Lines(s.read("requirements.txt")) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != '-' {
-			add(line)
-		}
+	for _, line := range s.requirementLines() {
+		add(line)
 	}
 	project := s.read("pyproject.toml")
 	for _, dep := range tomlStrings(tomlTable(project, "project")["dependencies"]) {
@@ -104,6 +102,32 @@ func (s *source) requirements() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// include is an option of a requirements file that names another one. A file of constraints
+// (-c) is none: pip installs nothing because a package is named there.
+var include = regexp.MustCompile(`^(?:-r|--requirement[ \t=])[ \t]*([^\s#]+)`)
+
+// maxIncluded limits the requirements files that are read.
+const maxIncluded = 32
+
+// requirementLines returns the lines of requirements.txt that name packages, and those of
+// the files that it includes, which may be elsewhere in the repository.
+func (s *source) requirementLines() (lines []string) {
+	files := []string{path.Join(s.dir, "requirements.txt")}
+	for i := 0; i < len(files); i++ {
+		for line := range strings.Lines(readFile(s.repo, files[i])) {
+			line = strings.TrimSpace(line)
+			if m := include.FindStringSubmatch(line); m != nil {
+				if other := path.Join(path.Dir(files[i]), m[1]); !path.IsAbs(m[1]) && len(files) < maxIncluded && !slices.Contains(files, other) {
+					files = append(files, other)
+				}
+			} else if line != "" && line[0] != '#' && line[0] != '-' {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }
 
 func (s *source) pythonInstall() string {

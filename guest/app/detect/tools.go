@@ -3,6 +3,7 @@ package detect
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,41 +27,49 @@ var validVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 
 // pins reads the versions that a repository asks for: of mise.toml, .mise.toml and
 // .tool-versions the first that names a tool counts, as mise does it. .nvmrc is not
-// read.
-func pins(repo fs.FS) (map[string]Tool, error) {
+// read. A version is checked if its tool is needed: see usePins.
+func pins(repo fs.FS) map[string]Tool {
 	found := map[string]Tool{}
-	note := func(file, name string, versions []string) error {
+	note := func(file, name string, versions []string) {
 		name = toolName(name)
 		if _, ok := found[name]; ok || len(versions) == 0 {
-			return nil
+			return
 		}
 		version := strings.TrimPrefix(versions[0], "v")
-		if !validVersion.MatchString(version) {
-			return fmt.Errorf("%w: %s: %.80q is not a version of %.40q", ErrUnknown, file, versions[0], name)
-		}
 		if version == "latest" || version == "system" {
 			version = ""
 		}
 		found[name] = Tool{Name: name, Version: version, From: file}
-		return nil
 	}
 	for _, file := range []string{"mise.toml", ".mise.toml"} {
 		for name, v := range tomlTable(readFile(repo, file), "tools") {
-			if err := note(file, name, toolVersions(v)); err != nil {
-				return nil, err
-			}
+			note(file, name, toolVersions(v))
 		}
 	}
 	const file = ".tool-versions"
 	for line := range strings.Lines(readFile(repo, file)) {
 		line, _, _ = strings.Cut(line, "#")
 		if f := strings.Fields(line); len(f) > 1 {
-			if err := note(file, f[0], f[1:]); err != nil {
-				return nil, err
-			}
+			note(file, f[0], f[1:])
 		}
 	}
-	return found, nil
+	return found
+}
+
+// usePins refuses versions that are none, of the tools that the app needs, and notes the
+// tools that the repository asks for in vain.
+func (s *source) usePins(r *Result) error {
+	unused := maps.Clone(s.pins)
+	for _, t := range r.Tools {
+		if p, ok := s.pins[t.Name]; ok && p == t && t.Version != "" && !validVersion.MatchString(t.Version) {
+			return fmt.Errorf("%w: %s: %.80q is not a version of %.40q", ErrUnknown, t.From, t.Version, t.Name)
+		}
+		delete(unused, t.Name)
+	}
+	if names := slices.Sorted(maps.Keys(unused)); len(names) > 0 && r.Plan.Dockerfile == "" {
+		r.Notes = append(r.Notes, fmt.Sprintf("the repository asks for versions of tools that are not installed, because this app is not known to need them: %.200q", strings.Join(names, ", ")))
+	}
+	return nil
 }
 
 // toolVersions reads a tool's value in mise.toml: "20", ["20", "22"], { version = "20" }.

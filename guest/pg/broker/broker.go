@@ -174,6 +174,9 @@ func (b *Broker) connect(ctx context.Context) (*session, error) {
 	conn, err := pgconn.ConnectConfig(ctx, cfg)
 	if err != nil {
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code != stateNotReady {
+			if pg.Code == stateNoCatalog { // it was dropped or renamed
+				pg.Hint = rotateHint
+			}
 			return nil, pg
 		}
 		return nil, fmt.Errorf("%w: %w", postgres.ErrNotServing, err)

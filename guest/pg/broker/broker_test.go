@@ -518,6 +518,58 @@ func TestWithoutATenant(t *testing.T) {
 	}
 }
 
+// A tenant may drop or rename its database. The broker says what makes it work again.
+func TestADatabaseThatIsNoLongerThere(t *testing.T) {
+	s := serve(t)
+	ctx := pgtest.Context(t)
+	s.tenant = func(ctx context.Context) (pgapi.Tenant, error) {
+		conn, err := s.server.Connect(ctx)
+		if err != nil {
+			return pgapi.Tenant{}, err
+		}
+		defer conn.Close(ctx)
+		return tenant.Current(ctx, conn)
+	}
+	if status, body := s.post(t, pgapi.PathQuery, q("CREATE DATABASE beside")); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	for _, c := range []struct {
+		sql    string
+		again  bool // the broker has been restarted since
+		status int
+	}{
+		{"ALTER DATABASE app RENAME TO before", false, http.StatusBadRequest},
+		{"DROP DATABASE app WITH (FORCE)", false, http.StatusBadRequest},
+		{"DROP DATABASE app WITH (FORCE)", true, http.StatusConflict},
+		{"DROP DATABASE app WITH (FORCE); CREATE DATABASE app", true, http.StatusConflict},
+	} {
+		conn, err := s.server.Config().LogIn(ctx, app.Username, "beside", app.Password)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for sql := range strings.SplitSeq("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'app';"+c.sql, ";") {
+			if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+		conn.Close(ctx)
+		if c.again {
+			s.Reset()
+		}
+		status, body := s.post(t, pgapi.PathQuery, q("SELECT 1"))
+		if status != c.status || !strings.Contains(body, `"3D000"`) || !strings.Contains(body, "berth db rotate") {
+			t.Errorf("%s: %d %s", c.sql, status, body)
+		}
+		if _, err := tenant.New(s.server).Set(ctx, app); err != nil {
+			t.Fatal(err)
+		}
+		s.Reset()
+		if status, body := s.post(t, pgapi.PathQuery, q("SELECT 1")); status != http.StatusOK {
+			t.Errorf("after a rotation: %d %s", status, body)
+		}
+	}
+}
+
 func FuzzParams(f *testing.F) {
 	for _, s := range []string{`1`, `"a"`, `null`, `[1,[2]]`, `{"a":1}`, `["a\"b\\c",null,"NULL"]`, `tru`, ``, `[[[[[[[1]]]]]]]`, `"\u0000"`} {
 		f.Add([]byte(s), true)

@@ -318,7 +318,11 @@ const (
 	stateNotReady  = "57P03" // cannot_connect_now
 	stateCancelled = "57014" // query_canceled
 	stateCut       = "08006" // connection_failure
+	stateNoCatalog = "3D000" // invalid_catalog_name
 )
+
+// rotateHint is the remedy where the tenant has dropped or renamed its database.
+const rotateHint = "reset the credentials (berth db rotate): then the broker uses the database that has the name by then, which is made if there is none"
 
 // maxWords bounds what PostgreSQL's words of an error may have, in bytes: a function may
 // raise as much as it likes.
@@ -362,6 +366,9 @@ func explain(err error) (int, pgapi.Error) {
 		return set(http.StatusServiceUnavailable, pgapi.CodeTooManyCall, stateTooMany, errTooMany.Error())
 	case errors.Is(err, tenant.ErrNone):
 		return set(http.StatusConflict, pgapi.CodeNoTenant, stateNotReady, tenant.ErrNone.Error())
+	case errors.Is(err, tenant.ErrDropped):
+		e.Detail = rotateHint
+		return set(http.StatusConflict, pgapi.CodeNoTenant, stateNoCatalog, tenant.ErrDropped.Error())
 	case errors.Is(err, postgres.ErrNotServing):
 		return set(http.StatusServiceUnavailable, pgapi.CodeNotReady, stateNotReady, postgres.ErrNotServing.Error())
 	case isPG && (strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57P")):

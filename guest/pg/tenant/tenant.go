@@ -24,6 +24,7 @@ var (
 	ErrNameTaken   = errors.New("name is in use")
 	ErrNotVerified = errors.New("no log-in with the new credentials; those of before are in force")
 	ErrNone        = errors.New("no credentials were set yet")
+	ErrDropped     = errors.New("the database that the broker uses was dropped")
 )
 
 // Limits on what PostgreSQL may take.
@@ -57,8 +58,12 @@ type state struct {
 // Current returns whose credentials are set.
 func Current(ctx context.Context, conn *pgx.Conn) (pgapi.Tenant, error) {
 	st, err := read(ctx, conn)
-	if err == nil && (st.role == 0 || st.database == 0) {
+	switch {
+	case err != nil:
+	case st.role == 0:
 		err = ErrNone
+	case st.database == 0:
+		err = ErrDropped
 	}
 	return pgapi.Tenant{Database: st.databaseName, Username: st.roleName}, err
 }
