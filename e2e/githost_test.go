@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
+	"github.com/berth-cloud/berth/controlplane/fakegithub"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 	"github.com/berth-cloud/berth/tier"
 )

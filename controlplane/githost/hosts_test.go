@@ -13,8 +13,8 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/githost"
-	"github.com/berth-cloud/berth/controlplane/githost/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/loops"
