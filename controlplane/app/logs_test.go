@@ -111,6 +111,26 @@ func TestLogThatBreaksOff(t *testing.T) {
 	r.settled(0)
 }
 
+// The output of an app that did not start is in the log of its deployment.
+func TestLogsOfAnAppThatDidNotStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	a := r.create()
+	_, err := r.apps().Logs(t.Context(), caller, a.ID, 0)
+	if e := want(t, err, apierror.EConflict, "app is not running"); !strings.Contains(e.Detail, "it has none now") {
+		t.Errorf("before a deployment: %q", e.Detail)
+	}
+	r.guests.set(func(g *guests) { g.plan.State = appapi.StateFailed })
+	r.ends(r.deploy(a.ID).ID, record.DeploymentFailed)
+	_, err = r.apps().Logs(t.Context(), caller, a.ID, 0)
+	_, ferr := r.apps().FollowLogs(t.Context(), caller, a.ID, 0)
+	for _, err := range []error{err, ferr} {
+		if e := want(t, err, apierror.EConflict, "app is not running"); !strings.Contains(e.Detail, "berth app build-logs "+a.ID) {
+			t.Errorf("after one that failed: %q", e.Detail)
+		}
+	}
+}
+
 func TestRunLogs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)

@@ -28,7 +28,7 @@ func (s *Apps) Logs(ctx context.Context, c core.Caller, id string, tail int) (io
 	}
 	boxes := serving(view, a)
 	if len(boxes) == 0 {
-		return nil, errAsleep
+		return nil, notRunning(view, a)
 	}
 	leave, err := s.logs.Enter(c.WorkspaceID)
 	if err != nil {
@@ -52,6 +52,17 @@ func (s *Apps) Logs(ctx context.Context, c core.Caller, id string, tail int) (io
 		out.plain = true
 	}
 	return out, nil
+}
+
+// notRunning says why an app has no output. What one wrote that did not come up is in the
+// log of its deployment.
+func notRunning(r raftstore.Reader, a *record.App) error {
+	all := deploymentsOf(r, a.ID)
+	asleep := a.Status == record.AppHibernated || a.Status == record.AppWaking
+	if asleep || len(all) == 0 || all[len(all)-1].Status != record.DeploymentFailed {
+		return errAsleep
+	}
+	return errAsleep.With("its latest deployment failed: berth app build-logs "+a.ID+" shows why", nil)
 }
 
 // serving returns the running sandboxes of an app's instances.
@@ -137,7 +148,7 @@ func (s *Apps) FollowLogs(ctx context.Context, c core.Caller, id string, tail in
 	}
 	boxes := serving(view, a)
 	if len(boxes) == 0 {
-		return nil, errAsleep
+		return nil, notRunning(view, a)
 	}
 	leave, err := s.logs.Enter(c.WorkspaceID)
 	if err != nil {

@@ -3,7 +3,10 @@ package eventstore
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"time"
+
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // Owned is a sandbox of an app or a database.
@@ -22,8 +25,9 @@ type Deployment struct {
 	Took                   time.Duration
 }
 
-// Note stores what belongs to apps and databases. What is stored already stays as it is.
-func (s *Store) Note(ctx context.Context, owned []Owned, deployments []Deployment) error {
+// Note stores what belongs to apps and databases, and events that no host can tell. What is
+// stored already stays as it is.
+func (s *Store) Note(ctx context.Context, owned []Owned, deployments []Deployment, events []hostapi.Event) error {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
@@ -49,10 +53,26 @@ func (s *Store) Note(ctx context.Context, owned []Owned, deployments []Deploymen
 			return fmt.Errorf("note a deployment: %w", err)
 		}
 	}
+	if len(events) > 0 {
+		for i := range events {
+			events[i].Seq = notedSeq(&events[i])
+		}
+		if err := s.insert(ctx, tx, events); err != nil {
+			return err
+		}
+	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("note resources: %w", err)
 	}
 	return nil
+}
+
+// notedSeq is the Seq of an event that no host has numbered: the same in each replica, and
+// above all that hosts give.
+func notedSeq(e *hostapi.Event) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%s/%d", e.SandboxID, e.Type, e.Time.UnixMilli())
+	return 1<<62 | h.Sum64()>>2
 }
 
 func number(b bool) int64 {

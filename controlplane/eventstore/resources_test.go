@@ -29,7 +29,7 @@ func TestSandboxesOfAppsAndDatabasesAreCountedByThem(t *testing.T) {
 			{SandboxID: "db", WorkspaceID: "w1", Kind: KindDatabase, ResourceID: "d", CreatedAt: noon},
 		}
 		for range 2 { // as each replica does that shares a store
-			if err := s.Note(t.Context(), owned, nil); err != nil {
+			if err := s.Note(t.Context(), owned, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -86,7 +86,7 @@ func TestDeploymentsAreCountedAndMeasured(t *testing.T) {
 			{ID: "6", WorkspaceID: "w1", AppID: "a", EndedAt: old},
 		}
 		for range 2 {
-			if err := s.Note(t.Context(), []Owned{{SandboxID: "old", WorkspaceID: "w1", Kind: KindApp, ResourceID: "a", CreatedAt: old}}, all); err != nil {
+			if err := s.Note(t.Context(), []Owned{{SandboxID: "old", WorkspaceID: "w1", Kind: KindApp, ResourceID: "a", CreatedAt: old}}, all, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -244,27 +244,12 @@ func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64
 		return 0, fmt.Errorf("append events: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	insert, err := tx.PrepareContext(ctx, s.d.args(`
-		INSERT INTO events (agent_id, seq, ts_ms, day, sandbox_id, workspace_id, template, type, code, message, metadata, ms)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-		ON CONFLICT (agent_id, seq) DO NOTHING`))
-	if err != nil {
-		return 0, fmt.Errorf("append events: %w", err)
-	}
-	defer insert.Close()
 	for i := range b.Events {
-		e := &b.Events[i]
-		at := e.Time.UnixMilli()
-		metadata := string(e.Metadata)
-		if metadata == "" {
-			metadata = "{}"
-		}
-		_, err = insert.ExecContext(ctx, b.HostID, int64(e.Seq), at, at/dayMS, e.SandboxID, e.WorkspaceID, e.Template,
-			string(e.Type), string(e.Code), text(e.Message), text(metadata), measured(e))
-		if err != nil {
-			return 0, fmt.Errorf("append event %d of host %s: %w", e.Seq, b.HostID, err)
-		}
-		cursor = max(cursor, e.Seq)
+		b.Events[i].HostID = b.HostID
+		cursor = max(cursor, b.Events[i].Seq)
+	}
+	if err := s.insert(ctx, tx, b.Events); err != nil {
+		return 0, err
 	}
 	err = tx.QueryRowContext(ctx, s.d.args(`
 		INSERT INTO cursors (agent_id, seq) VALUES ($1, $2)
@@ -277,6 +262,32 @@ func (s *Store) Append(ctx context.Context, b hostapi.EventBatch) (cursor uint64
 		return 0, fmt.Errorf("append events: %w", err)
 	}
 	return cursor, nil
+}
+
+// insert stores the events that are new.
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, events []hostapi.Event) error {
+	insert, err := tx.PrepareContext(ctx, s.d.args(`
+		INSERT INTO events (agent_id, seq, ts_ms, day, sandbox_id, workspace_id, template, type, code, message, metadata, ms)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+		ON CONFLICT (agent_id, seq) DO NOTHING`))
+	if err != nil {
+		return fmt.Errorf("append events: %w", err)
+	}
+	defer insert.Close()
+	for i := range events {
+		e := &events[i]
+		at := e.Time.UnixMilli()
+		metadata := string(e.Metadata)
+		if metadata == "" {
+			metadata = "{}"
+		}
+		_, err = insert.ExecContext(ctx, e.HostID, int64(e.Seq), at, at/dayMS, e.SandboxID, e.WorkspaceID, e.Template,
+			string(e.Type), string(e.Code), text(e.Message), text(metadata), measured(e))
+		if err != nil {
+			return fmt.Errorf("append event %d of host %s: %w", e.Seq, e.HostID, err)
+		}
+	}
+	return nil
 }
 
 // text makes s acceptable to PostgreSQL: UTF-8 without NUL.

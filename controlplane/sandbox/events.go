@@ -9,6 +9,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
 )
 
@@ -49,10 +50,11 @@ func (l *Logs) Events(ctx context.Context, c core.Caller, id string, q api.Event
 	return core.Each(found, core.Event), err
 }
 
-// isLost reports whether a sandbox has failed because its host is silent.
+// isLost reports whether a sandbox has failed because its host is silent or was removed.
 func (l *Logs) isLost(c core.Caller, id string) bool {
-	row, err := Owned(l.core.Store.View(), c, id)
-	return err == nil && row.Unreachable
+	view := l.core.Store.View()
+	row, err := Owned(view, c, id)
+	return err == nil && row.Status == record.SandboxFailed && (row.Unreachable || lost(view, row.HostID))
 }
 
 // past returns events from the event store, or the given error if it has none.

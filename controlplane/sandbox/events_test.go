@@ -191,4 +191,6 @@ func TestEventsOutliveTheSandbox(t *testing.T) {
 	h.Silence(true)
 	becomes(t, p, id, record.SandboxFailed)
 	answers("the host is lost")
+	edit(p, id, func(s *record.Sandbox) { s.Exclusive, s.Unreachable = true, false })
+	answers("the host is lost, and the sandbox never to run twice")
 }

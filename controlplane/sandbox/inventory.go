@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/hosts"
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -72,12 +73,12 @@ func onLostHost(r raftstore.Reader, s *record.Sandbox) bool {
 	return !ok || a.State == record.HostLost
 }
 
-// fail marks a sandbox as failed. No host reported it, so any later report of a host
-// is newer.
-func fail(tx *raftstore.Tx, s *record.Sandbox, reason string, unreachable bool) {
+// asFailed returns a sandbox as one that has failed. No host reported it, so any later
+// report of a host is newer.
+func asFailed(s *record.Sandbox, reason string) *record.Sandbox {
 	c := s.Clone()
-	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, reason, 0, unreachable
-	raftstore.Put(tx, record.Sandboxes, c)
+	c.Status, c.Error, c.HostSeq, c.Unreachable = record.SandboxFailed, reason, 0, false
+	return c
 }
 
 // unreachable marks a sandbox as failed because its host is gone. An exclusive one
@@ -88,7 +89,9 @@ func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 	if _, known := raftstore.Get(tx, record.Hosts, s.HostID); !known {
 		reason = errRemoved
 	}
-	fail(tx, s, reason, !s.Exclusive)
+	c := asFailed(s, reason)
+	c.Unreachable, c.Lost = !s.Exclusive, record.HostLoss{HostID: s.HostID, At: tx.Now().UTC().Truncate(time.Millisecond), Why: reason}
+	raftstore.Put(tx, record.Sandboxes, c)
 }
 
 // orphan is a box without a row.
@@ -184,14 +187,14 @@ func (k *keeper) updatePersistent(ctx context.Context, known *record.Sandbox) {
 // that an earlier leader did not commit.
 func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 	var changed []*record.Sandbox
-	returned := map[string]uint64{} // by sandbox: the version of its row that was unreachable
+	returned := map[string]*record.Sandbox{} // the rows that were unreachable, by sandbox
 	loops.InParts(ctx, k.Term, loopInventory, news, func(tx *raftstore.Tx, part []hostapi.BoxState) error {
 		changed = changed[:0]
 		clear(returned)
 		for _, b := range part {
 			if s, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && Follows(s, b) {
 				if s.Unreachable {
-					returned[s.ID] = s.ModifyIndex
+					returned[s.ID] = s
 				}
 				changed = append(changed, Follow(tx, s, b))
 			}
@@ -199,10 +202,11 @@ func (k *keeper) follow(ctx context.Context, news []hostapi.BoxState) {
 		return nil
 	}, func() {
 		for _, s := range changed {
-			if version, ok := returned[s.ID]; ok {
+			if before, ok := returned[s.ID]; ok {
 				k.tell(s, hostapi.NewEvent{
-					Key: "returned/" + strconv.FormatUint(version, 10), Type: hostapi.EventReturned,
-					Message: "its host was unreachable, and has returned with it", Metadata: map[string]any{"status": string(s.Status)},
+					Key: "returned/" + strconv.FormatUint(before.ModifyIndex, 10), Type: hostapi.EventReturned,
+					Message:  "its host was unreachable, and has returned with it",
+					Metadata: map[string]any{"status": string(s.Status), "lost_at": api.Time{Time: before.Lost.At}},
 				})
 			}
 			if s.Status == record.SandboxFailed {
@@ -278,7 +282,7 @@ func (k *keeper) failBox(ctx context.Context, known *record.Sandbox, reason stri
 		s, ok := raftstore.Get(tx, record.Sandboxes, known.ID)
 		failed = ok && s.Generation == known.Generation && s.HostID == known.HostID && mayFail(s)
 		if failed {
-			fail(tx, s, reason, false)
+			raftstore.Put(tx, record.Sandboxes, asFailed(s, reason))
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -41,16 +42,20 @@ func TestSilenceDestroysNothing(t *testing.T) {
 				t.Fatalf("its error is %q", s.Error)
 			}
 			hostIs(t, p, record.HostLost)
+			lost, _ := p.Sandbox(id)
+			if l := lost.Lost; l.HostID != "h1" || l.At.IsZero() || l.Why != lost.Error {
+				t.Errorf("lost: %+v", l)
+			}
 			h.Silence(false)
 			s := becomes(t, p, id, record.SandboxStatus(status))
-			if s.Error != "" || s.Unreachable || s.Generation != 1 || s.HostID != "h1" || !s.ExpiresAt.Equal(end) {
+			if s.Error != "" || s.Lost != lost.Lost || s.Unreachable || s.Generation != 1 || s.HostID != "h1" || !s.ExpiresAt.Equal(end) {
 				t.Errorf("it came back as %+v", s)
 			}
 			hostIs(t, p, record.HostUp)
 			testcluster.Await(t, "the event", func() bool { return len(h.Events(id)) > 0 })
 			p.Passes(5)
-			if e := h.Events(id); len(e) != 1 || e[0].Type != hostapi.EventReturned {
-				t.Errorf("its events are %+v", e)
+			if e := h.Events(id); len(e) != 1 || e[0].Type != hostapi.EventReturned || !strings.Contains(string(e[0].Metadata), s.Lost.At.Format(`"lost_at":"2006-01-02T15:04:05.000Z"`)) {
+				t.Errorf("its events are %+v, it was lost at %s", e, s.Lost.At)
 			}
 			if b, there := h.Boxes()[id]; !there || b.Status != status {
 				t.Errorf("its box is %+v", h.Boxes())

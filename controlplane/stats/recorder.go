@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/timescale"
@@ -14,11 +15,12 @@ import (
 
 // Notes is where a Recorder writes.
 type Notes interface {
-	Note(ctx context.Context, owned []eventstore.Owned, deployments []eventstore.Deployment) error
+	Note(ctx context.Context, owned []eventstore.Owned, deployments []eventstore.Deployment, events []hostapi.Event) error
 }
 
 // Recorder tells the event store of this replica what the control store knows and hosts
-// do not: which sandboxes belong to which apps and databases, and how deployments ended.
+// do not: which sandboxes belong to which apps and databases, how deployments ended, and
+// which sandboxes were on a host that was lost.
 // The control store forgets that; each replica reads its own copy.
 type Recorder struct {
 	View  func() *raftstore.Snapshot
@@ -48,7 +50,7 @@ func (r *Recorder) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil: // the rows are still there the next time, most likely
-			r.Log.WarnContext(ctx, "the event store was not told of apps and databases", "error", err)
+			r.Log.WarnContext(ctx, "the event store was not told of apps, databases and lost sandboxes", "error", err)
 			wait = min(2*wait, time.Minute)
 		default:
 			wait = r.Every
@@ -73,6 +75,7 @@ func (r *Recorder) Run(ctx context.Context) {
 func (r *Recorder) look(ctx context.Context, view *raftstore.Snapshot) (more bool, err error) {
 	var owned []eventstore.Owned
 	var ended []eventstore.Deployment
+	var lost []hostapi.Event
 	var told []string
 	here := map[string]struct{}{}
 	deploys := map[string]bool{}
@@ -102,11 +105,17 @@ func (r *Recorder) look(ctx context.Context, view *raftstore.Snapshot) (more boo
 				SandboxID: s.ID, WorkspaceID: s.WorkspaceID, Kind: kindOf(s.Owner.Type), ResourceID: s.Owner.ID, Deploys: deploys[s.ID], CreatedAt: s.CreatedAt,
 			})
 		}
+		if l := s.Lost; !l.At.IsZero() && fresh(s.ID+" lost "+l.At.String()) {
+			lost = append(lost, hostapi.Event{
+				HostID: l.HostID, Time: l.At, SandboxID: s.ID, WorkspaceID: s.WorkspaceID, Template: s.Template,
+				Type: hostapi.EventLost, Code: hostapi.EventLost.Code(), Message: l.Why,
+			})
+		}
 	}
 	if len(told) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 		defer cancel()
-		if err := r.Notes.Note(ctx, owned, ended); err != nil {
+		if err := r.Notes.Note(ctx, owned, ended, lost); err != nil {
 			return more, err
 		}
 	}

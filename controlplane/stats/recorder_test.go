@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/eventstore"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -21,18 +23,19 @@ type noted struct {
 	fails   int
 	owned   []eventstore.Owned
 	ended   []eventstore.Deployment
+	events  []hostapi.Event
 	largest int
 }
 
-func (n *noted) Note(_ context.Context, owned []eventstore.Owned, ended []eventstore.Deployment) error {
+func (n *noted) Note(_ context.Context, owned []eventstore.Owned, ended []eventstore.Deployment, events []hostapi.Event) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fails > 0 {
 		n.fails--
 		return errors.New("connection refused")
 	}
-	n.owned, n.ended = append(n.owned, owned...), append(n.ended, ended...)
-	n.largest = max(n.largest, len(owned)+len(ended))
+	n.owned, n.ended, n.events = append(n.owned, owned...), append(n.ended, ended...), append(n.events, events...)
+	n.largest = max(n.largest, len(owned)+len(ended)+len(events))
 	return nil
 }
 
@@ -90,6 +93,75 @@ func TestTheEventStoreIsToldOfAppsAndDatabases(t *testing.T) {
 		if o.Deploys || o.SandboxID == "db" != (o.Kind == eventstore.KindDatabase) {
 			t.Errorf("%+v", o)
 		}
+	}
+}
+
+// TestTheHistoryOfLostSandboxes: while its host is lost, a sandbox's history says so, once
+// for each loss, also when the row changes meanwhile or the replica starts again.
+func TestTheHistoryOfLostSandboxes(t *testing.T) {
+	p := testcluster.New(t, 1)
+	store, err := eventstore.Open(eventstore.Config{File: filepath.Join(t.TempDir(), "events.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	view := p.Leader().Store.View
+	const many = 1000
+	lose := func(at time.Time, status record.SandboxStatus) {
+		for part := range many / 100 {
+			p.Update(func(tx *raftstore.Tx) error {
+				for i := range 100 {
+					raftstore.Put(tx, record.Sandboxes, &record.Sandbox{
+						Meta: record.Meta{ID: fmt.Sprint("box", 100*part+i)}, WorkspaceID: "ws", Status: status, Template: "base", HostID: "h1",
+						Lost: record.HostLoss{HostID: "h1", At: at, Why: "its host is unreachable"},
+					})
+				}
+				return nil
+			})
+		}
+	}
+	first := time.Now().UTC().Truncate(time.Millisecond).Add(-time.Hour)
+	second := first.Add(time.Minute)
+	for _, step := range []struct {
+		at     time.Time
+		status record.SandboxStatus
+		want   []time.Time
+	}{
+		{time.Time{}, record.SandboxStarting, nil},
+		{time.Time{}, record.SandboxRunning, nil},
+		{first, record.SandboxFailed, []time.Time{first}},
+		{first, record.SandboxRunning, []time.Time{first}}, // the host has returned
+		{second, record.SandboxFailed, []time.Time{first, second}},
+	} {
+		lose(step.at, step.status)
+		for range 2 { // replicas that share a store, or one that starts again
+			r := &Recorder{View: view, Notes: store, Log: testcluster.Log()}
+			for range 2 {
+				if more, err := r.look(t.Context(), view()); err != nil || more {
+					t.Fatal(more, err)
+				}
+			}
+		}
+		for _, id := range []string{"box0", fmt.Sprint("box", many-1)} {
+			found, err := store.OfSandbox(t.Context(), "ws", id, time.Time{}, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var at []time.Time
+			for _, e := range found {
+				at = append(at, e.Time)
+				if e.Type != "recover.lost" || e.Code != "error" || e.HostID != "h1" || e.Message != "its host is unreachable" {
+					t.Errorf("%+v", e)
+				}
+			}
+			if !slices.EqualFunc(at, step.want, time.Time.Equal) {
+				t.Errorf("%s: lost at %v, want %v", id, at, step.want)
+			}
+		}
+	}
+	// The host's own numbers go on as if nothing were there.
+	if cursor, err := store.Cursor(t.Context(), "h1"); err != nil || cursor != 0 {
+		t.Errorf("cursor %d, %v", cursor, err)
 	}
 }
 

@@ -71,7 +71,8 @@ type Server struct {
 	generation uint64
 	env        map[string]string // of the identity
 	execs      map[*session]struct{}
-	transfers  map[*func()]struct{} // each ends one; nil until the first
+	transfers  cuts
+	followers  cuts
 }
 
 // New returns an agent that listens. It knows the identity that the agent before
@@ -90,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg, listener: listener, generation: last.Generation, env: last.Env,
-		disks: disks.NewGuest(), execs: map[*session]struct{}{},
+		disks: disks.NewGuest(), execs: map[*session]struct{}{}, transfers: cuts{}, followers: cuts{},
 		commands: commands.New(commands.Config{Groups: cfg.Groups, Freezer: cfg.Freezer, Dir: cmp.Or(cfg.Outputs, commands.Dir)}),
 	}, nil
 }

@@ -92,6 +92,13 @@ func (w *world) transfers() int {
 	return len(w.server.transfers)
 }
 
+// followers counts the requests that wait for output.
+func (w *world) followers() int {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	return len(w.server.followers)
+}
+
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)

@@ -108,7 +108,7 @@ func (s *Server) commandOutput(w http.ResponseWriter, r *http.Request, c *comman
 		return err
 	}
 	defer release()
-	ctx, leave, ok := s.transfer(w, r)
+	ctx, leave, ok := s.outputs(w, r, follow)
 	if !ok {
 		return nil
 	}

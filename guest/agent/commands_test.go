@@ -68,6 +68,9 @@ func TestCommandOutlivesItsReaders(t *testing.T) {
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"offset":0`) {
 		t.Fatalf("got %q, %v", lines.Text(), lines.Err())
 	}
+	if w.followers() != 1 || w.transfers() != 0 {
+		t.Errorf("%d followers, %d transfers", w.followers(), w.transfers())
+	}
 	// The guest is restored: whoever reads is of another incarnation.
 	if _, err := w.client.Identity(t.Context(), testIdentity(2)); err != nil {
 		t.Fatal(err)

@@ -127,8 +127,10 @@ func (s *Server) detachAll() {
 	for e := range s.execs {
 		e.detachOnce.Do(func() { close(e.detached) })
 	}
-	for cut := range s.transfers {
-		(*cut)()
+	for _, of := range []cuts{s.transfers, s.followers} {
+		for cut := range of {
+			(*cut)()
+		}
 	}
 	s.tunnels.cut()
 }

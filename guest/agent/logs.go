@@ -20,7 +20,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	ctx, leave, ok := s.transfer(w, r)
+	ctx, leave, ok := s.outputs(w, r, q.Follow)
 	if !ok {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -93,7 +94,7 @@ func TestLogsAreFollowed(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	none := func() bool { return w.transfers() == 0 }
+	none := func() bool { return w.followers() == 0 }
 	await(t, "the end of the request", none)
 
 	// A follower of the guest that this one was restored from hears nothing.
@@ -101,7 +102,7 @@ func TestLogsAreFollowed(t *testing.T) {
 	for range 6 {
 		<-got
 	}
-	await(t, "the request", func() bool { return w.transfers() == 1 })
+	await(t, "the request", func() bool { return w.followers() == 1 })
 	_, err := w.client.Identity(t.Context(), testIdentity(7))
 	must(t, err)
 	if err := <-done; err == nil {
@@ -110,23 +111,56 @@ func TestLogsAreFollowed(t *testing.T) {
 	await(t, "the end of the request", none)
 }
 
+// Those who follow output and those who transfer files have limits of their own.
 func TestTooManyTransfersAreRefused(t *testing.T) {
 	w, _, _ := startWithLog(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, maxTransfers)
-	for range maxTransfers {
-		go func() {
-			ended <- w.client.Logs(ctx, guestclient.LogQuery{Follow: true}, func(guestapi.LogLine) error { return nil })
-		}()
+	dir := t.TempDir()
+	follow := func(ctx context.Context) error {
+		return w.client.Logs(ctx, guestclient.LogQuery{Follow: true}, func(guestapi.LogLine) error { return nil })
 	}
-	await(t, "the followers", func() bool { return w.transfers() == maxTransfers })
-	var refused *guestclient.Error
-	if _, err := w.client.Stat(t.Context(), "/"); !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable {
-		t.Errorf("got %v", err)
+	stat := func(ctx context.Context) error {
+		_, err := w.client.Stat(ctx, "/")
+		return err
 	}
-	cancel()
-	for range maxTransfers {
-		<-ended
+	refused := func(what string, err error) {
+		t.Helper()
+		var e *guestclient.Error
+		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
-	await(t, "room", func() bool { _, err := w.client.Stat(t.Context(), "/"); return err == nil })
+	for _, c := range []struct {
+		what    string
+		begin   func(ctx context.Context) error
+		count   func() int
+		most    int
+		refused func(ctx context.Context) error
+		others  func(ctx context.Context) error
+	}{
+		{"followers", follow, w.followers, maxFollowers, follow, stat},
+		{"uploads", func(ctx context.Context) error {
+			body, end := io.Pipe()
+			defer context.AfterFunc(ctx, func() { _ = end.Close() })()
+			_, err := w.client.WriteFile(ctx, filepath.Join(dir, "file"), 0o600, body, 1)
+			return err
+		}, w.transfers, maxTransfers, stat, nil},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, c.most)
+		for range c.most {
+			go func() { ended <- c.begin(ctx) }()
+		}
+		await(t, c.what, func() bool { return c.count() == c.most })
+		refused("one more than the "+c.what, c.refused(ctx))
+		if c.others != nil {
+			if err := c.others(ctx); err != nil {
+				t.Errorf("beside %s: %v", c.what, err)
+			}
+		}
+		cancel()
+		for range c.most {
+			<-ended
+		}
+		await(t, "room", func() bool { return c.count() == 0 && stat(t.Context()) == nil })
+	}
 }

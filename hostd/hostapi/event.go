@@ -28,6 +28,7 @@ const (
 	EventVMDied            EventType = "vm.died"
 	EventVolumeUnflushed   EventType = "volume.unflushed"
 	EventOrphaned          EventType = "recover.orphaned"
+	EventLost              EventType = "recover.lost"
 	EventReturned          EventType = "recover.returned"
 	EventUnmanaged         EventType = "recover.unmanaged"
 )
@@ -45,7 +46,7 @@ const (
 // Code returns the code of a type; one that is not in the catalog is ok.
 func (t EventType) Code() EventCode {
 	switch t {
-	case EventVMDied, EventOrphaned, EventForkChildFailed:
+	case EventVMDied, EventOrphaned, EventLost, EventForkChildFailed:
 		return EventError
 	case EventUnmanaged, EventReturned, EventVolumeUnflushed:
 		return EventWarn

@@ -61,6 +61,8 @@ type Sandbox struct {
 	// Unreachable says that it failed only because its host was silent for a lease:
 	// it gets its status back when the host returns with it.
 	Unreachable bool `json:"unreachable,omitempty"`
+	// Lost is the last time that it failed because of its host, of which its history tells.
+	Lost HostLoss `json:"lost,omitzero"`
 	// Exclusive says that it must never run twice: once unreachable it is given up,
 	// and a host that hears no leader ends it.
 	Exclusive  bool            `json:"exclusive,omitempty"`
@@ -104,6 +106,13 @@ type Sandbox struct {
 	TTLSeconds *int64    `json:"ttl_seconds,omitempty"`
 	ExpiresAt  time.Time `json:"expires_at,omitzero"`
 	Persistent bool      `json:"persistent,omitempty"`
+}
+
+// HostLoss is the loss of a host with a sandbox.
+type HostLoss struct {
+	HostID string    `json:"agent_id"`
+	At     time.Time `json:"at"`
+	Why    string    `json:"why"`
 }
 
 // Move is where a sandbox that leaves its host may have a box already.
