@@ -145,6 +145,10 @@ func TestGuestsFlushTheirVolumesBeforeTheDaemonEnds(t *testing.T) {
 		w, d, _ := world(t, func(_ *box.Config, deps *box.Deps) { deps.Volumes = &boxtest.Volumes{} }, boxtest.WithEvents(events))
 		put(t, d, idA, withVolume)
 		put(t, d, idB)
+		idC := strings.Repeat("c", len(idA))
+		put(t, d, idC, func(s *hostapi.BoxSpec) {
+			s.Exclusive, s.Volumes = true, []hostapi.VolumeAttach{{ID: "vol-2", MountPath: "/data"}}
+		})
 		var seen steps
 		w.SetStep(seen.note)
 		d.FlushVolumes(t.Context())
@@ -152,7 +156,7 @@ func TestGuestsFlushTheirVolumesBeforeTheDaemonEnds(t *testing.T) {
 			t.Error("processes stand still that go on")
 		}
 		if !slices.Equal(seen.names, []string{"sync"}) {
-			t.Errorf("guests did %q, want one sync, of the one with a volume", seen.names)
+			t.Errorf("guests did %q, want one sync, of the one with a volume that is no database", seen.names)
 		}
 		// One that does not answer holds the end up for a moment alone, and is told of.
 		w.SetStep(func(ctx context.Context, name string) error {
@@ -165,6 +169,7 @@ func TestGuestsFlushTheirVolumesBeforeTheDaemonEnds(t *testing.T) {
 		}
 		w.SetStep(nil)
 		must(t, d.Delete(t.Context(), idA, 1))
+		must(t, d.Delete(t.Context(), idC, 1))
 		must(t, d.Delete(t.Context(), idB, 1))
 		d.Close()
 	})

@@ -119,13 +119,14 @@ func (b *box) flushBeforeEnd(ctx context.Context) {
 
 // FlushVolumes has every guest that runs with volumes write to them what it holds in
 // memory. It is for the end of the daemon: the machine may be about to stop, and ends the
-// guests then unasked. They run on meanwhile.
+// guests then unasked. They run on meanwhile. An exclusive box is a database's, which syncs
+// before it acknowledges.
 func (h *Host) FlushVolumes(ctx context.Context) {
 	var flushes sync.WaitGroup
 	defer flushes.Wait()
 	for _, b := range h.all() {
 		rec, p := b.running()
-		if p == nil || ended(p) || len(rec.Volumes) == 0 {
+		if p == nil || ended(p) || len(rec.Volumes) == 0 || rec.Exclusive {
 			continue
 		}
 		flushes.Go(func() {

@@ -230,9 +230,10 @@ func (s *Stack) Abandon() {
 }
 
 // stopProcesses stops the hosts first, so that they can still inform the control
-// plane, and then the replicas.
+// plane, and then the replicas. A host waits for open requests, and for guests that flush
+// their volumes.
 func (s *Stack) stopProcesses(ctx context.Context) error {
-	patience := timescale.Limit(10 * time.Second)
+	patience := timescale.Limit(45 * time.Second)
 	var failed error
 	for _, kind := range [][]*Process{s.HostProc, s.Replicas} {
 		ctx, cancel := context.WithTimeout(ctx, patience)
