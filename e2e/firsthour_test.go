@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -85,13 +86,14 @@ func firstSandboxes(t *testing.T) {
 	if err := leader.Kill9(); err != nil {
 		t.Fatal(err)
 	}
-	// A call that meets the election is told that nothing was done, and one on a connection to
-	// the killed replica may lose it. Either is repeated.
+	// A call that meets the election gets 503, one that the killed leader had already got
+	// 502, and one on a connection to it no answer. Each is repeated.
 	repeat := func(what string, call func(context.Context) error) {
 		t.Helper()
 		eventually(t, time.Minute, what, func(ctx context.Context) error {
 			err := call(ctx)
-			if status := api.StatusOf(err); err != nil && status != http.StatusServiceUnavailable && status != 0 {
+			var answer *api.Error
+			if errors.As(err, &answer) && answer.Message != "control plane unavailable" {
 				t.Errorf("%s: %v", what, err)
 				return nil
 			}
