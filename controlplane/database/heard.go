@@ -3,6 +3,8 @@ package database
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -170,14 +172,16 @@ func (h *heard) fact(id, box string) (fact, bool) {
 	return f, ok && f.box == box
 }
 
-// unwell returns why a running database does not serve as it should, "" if nothing is known
-// of that. A report from before the box last changed says nothing: it has woken since.
-func (h *heard) unwell(id string, box *record.Sandbox) string {
+// unwell returns why a running database does not serve as it should, or is not archived as
+// it should be, within interval; "" if nothing is known of that. A report from before the
+// box last changed says nothing: it has woken since.
+func (h *heard) unwell(id string, box *record.Sandbox, interval time.Duration) string {
 	f, ok := h.fact(id, box.ID)
 	if !ok || f.seq < box.HostSeq {
 		return ""
 	}
-	return unwell(f.state)
+	texts := slices.DeleteFunc([]string{unwell(f.state), behind(f.state.Archive, interval, h.clock())}, func(s string) bool { return s == "" })
+	return strings.Join(texts, "; ")
 }
 
 // booting records which databases their hosts boot by themselves, and why each boot has

@@ -19,7 +19,7 @@ type standing struct {
 	waking  bool            // it is being woken, or started again
 	boot    *boot           // its host boots it by itself; nil if not
 	trouble string          // why its last wake failed
-	unwell  string          // why it does not serve as it should, although its box runs
+	unwell  string          // why it does not serve, or is not archived, as it should, although its box runs
 }
 
 // errNoCredentials is the hint for a database that runs but cannot be used yet.
@@ -69,7 +69,7 @@ func (s *Databases) standing(r raftstore.Reader, d *record.Database) standing {
 	st := standing{row: d, paused: paused(r, d.WorkspaceID)}
 	if box, ok := raftstore.Get(r, record.Sandboxes, d.SandboxID); ok {
 		st.box, st.hostUp = box, hostUp(r, box.HostID)
-		st.unwell = s.heard.unwell(d.ID, box)
+		st.unwell = s.heard.unwell(d.ID, box, s.cfg.ArchiveInterval)
 	}
 	st.waking, st.trouble = s.heard.wake(d.ID)
 	if b, ok := s.heard.boot(d.ID); ok {
