@@ -40,7 +40,8 @@ type fact struct {
 // waking is one wake, shared by all who want it.
 type waking struct {
 	begun bool
-	trace string // of the first who wants it
+	since time.Time // when it was first wanted
+	trace string    // of the first who wants it
 	done  chan struct{}
 	err   error // valid once done is closed
 }
@@ -100,7 +101,7 @@ func (h *heard) want(ctx context.Context, id string) *waking {
 		telemetry.Current(ctx).Link(w.trace)
 		return w
 	}
-	w := &waking{done: make(chan struct{}), trace: telemetry.Parent(ctx)}
+	w := &waking{since: h.clock(), done: make(chan struct{}), trace: telemetry.Parent(ctx)}
 	h.wakes[id] = w
 	if !h.leading {
 		h.end(id, w, hosts.ErrNotLeading)
@@ -150,11 +151,15 @@ func (h *heard) end(id string, w *waking, err error) {
 	close(w.done)
 }
 
-// wake reports whether a database is being woken, and why its last wake failed.
-func (h *heard) wake(id string) (under bool, trouble string) {
+// wake reports whether a database is being woken, for how long, and why its last wake
+// failed.
+func (h *heard) wake(id string) (under bool, since time.Duration, trouble string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.wakes[id] != nil, h.troubles[id]
+	if w := h.wakes[id]; w != nil {
+		under, since = true, h.clock().Sub(w.since)
+	}
+	return under, since, h.troubles[id]
 }
 
 // tell records a host's report of a database.
