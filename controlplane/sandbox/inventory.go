@@ -310,7 +310,7 @@ func (k *keeper) removeOrphan(ctx context.Context, o orphan) {
 	defer cancel()
 	attrs := []any{"sandbox_id", hostapi.ShortID(o.id), "agent_id", o.hostID, "generation", o.generation}
 	remove := client.DeleteBox
-	if wasDatabase(k.Store.View(), o.archive) {
+	if wasDatabase(k.Store.View(), o) {
 		remove = client.DeleteBoxKeepingDisk
 	}
 	if err := remove(ctx, o.id, o.generation); err != nil {
@@ -320,11 +320,11 @@ func (k *keeper) removeOrphan(ctx context.Context, o orphan) {
 	k.Logger.InfoContext(ctx, "box without a sandbox deleted", attrs...)
 }
 
-// wasDatabase reports whether a box was that of a database which is still there, by the name
-// of its archive. The database has been restored elsewhere since, and the box's disk may have
-// commits that its archive lacks.
-func wasDatabase(r raftstore.Reader, archive string) bool {
-	id, _, _ := strings.Cut(archive, "/")
+// wasDatabase reports whether a box was that of a database which is still there in another
+// box, by the name of its archive. The database has been restored since, and the disk may
+// have commits that its archive lacks. (What a move has left is the same box, and has none.)
+func wasDatabase(r raftstore.Reader, o orphan) bool {
+	id, _, _ := strings.Cut(o.archive, "/")
 	d, ok := raftstore.Get(r, record.Databases, id)
-	return ok && d.Status != record.DatabaseDeleting
+	return ok && d.Status != record.DatabaseDeleting && d.SandboxID != o.id
 }
