@@ -403,3 +403,38 @@ func TestDatabaseFailsOver(t *testing.T) {
 	})
 	statement(t, after.connect(t), "INSERT INTO t VALUES (2)")
 }
+
+// A database whose host reboots is booted from its disk by itself, with all that was
+// acknowledged.
+func TestDatabaseSurvivesTheHostsReboot(t *testing.T) {
+	c := newTenant(t)
+	host := theStack.HostProc[0]
+	restartAtEnd(t, host)
+	onlyOn(t, host.ID)
+	db := c.database(t, `{"always_on":true}`)
+	conn := db.connect(t)
+	statement(t, conn, "CREATE TABLE t (id bigint PRIMARY KEY)")
+	for i := range 50 {
+		statement(t, conn, "INSERT INTO t VALUES ($1)", i)
+	}
+	reboot(t, host)
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t)
+	var rows int
+	eventually(t, databaseWait, "it serves again", func(ctx context.Context) error {
+		conn, err := pgx.ConnectConfig(ctx, db.connectConfig(t))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.Background())
+		return conn.QueryRow(ctx, "SELECT count(*) FROM t").Scan(&rows)
+	})
+	if rows != 50 {
+		t.Errorf("after the reboot it has %d rows, want 50", rows)
+	}
+	if now := c.databaseRuns(t, db.ID, databaseWait); now.Password != db.Password {
+		t.Error("it has another password")
+	}
+}

@@ -77,6 +77,9 @@ type Config struct {
 	DBConnections int      `env:"BERTH_DB_GUEST_CONNECTIONS" envDefault:"100"`
 	DBCA          string   `env:"BERTH_DB_CA"`
 
+	// KeepDisks is how long the disk of a database stays that was restored elsewhere.
+	KeepDisks time.Duration `env:"BERTH_DB_KEEP_DISKS" envDefault:"168h"`
+
 	MemoryMB       int `env:"BERTH_MEMORY_MB"`   // for sandboxes; default: 80 % of the machine's
 	OverheadMB     int `env:"BERTH_OVERHEAD_MB"` // of the engine, a sandbox; default: by engine
 	DiskHeadroomMB int `env:"BERTH_DISK_HEADROOM_MB" envDefault:"2048"`
@@ -166,6 +169,8 @@ func (c Config) Complete() (Config, error) {
 		return c, fmt.Errorf("BERTH_DISK_HEADROOM_MB is %d: want 0 or more", c.DiskHeadroomMB)
 	case c.DiskOvercommit < 1 || c.DiskOvercommit > 1000:
 		return c, fmt.Errorf("BERTH_DISK_OVERCOMMIT is %d: want 1 (every sandbox's whole disk is kept for it) to 1000", c.DiskOvercommit)
+	case c.KeepDisks < 0:
+		return c, fmt.Errorf("BERTH_DB_KEEP_DISKS is %s: want how long the disk of a database that was restored elsewhere is kept, or 0 for not at all", c.KeepDisks)
 	case c.MaxTunnels < 1 || c.MaxTunnels > 65535:
 		return c, fmt.Errorf("BERTH_MAX_CONNECTIONS is %d: want 1 to 65535 connections to the ports of one sandbox", c.MaxTunnels)
 	case c.EventRing < 1 || c.EventRing > 65536:

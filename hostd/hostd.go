@@ -235,7 +235,7 @@ func (d *Daemon) assemble(engine *engine, databaseCA []byte, overheadMB int) (er
 		deps.Remote = d.stored
 	}
 	d.boxes = box.New(box.Config{
-		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit,
+		Paths: d.cfg.paths(), MemoryMB: d.budgetMB, OverheadMB: overheadMB, DiskHeadroomMB: d.cfg.DiskHeadroomMB, DiskOvercommit: d.cfg.DiskOvercommit, KeepDisks: d.cfg.KeepDisks,
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, MaxTunnels: d.cfg.MaxTunnels, OutputBudget: outputBudget,
 		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, DatabaseCA: databaseCA, Engine: engineName(d.engine),
 	}, deps)

@@ -51,7 +51,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return errors.Join(err, tree.Close())
 	}
 	// After the VMs: a namespace whose tap is open does not go away.
-	err = errors.Join(fabric.Purge(ctx), tree.Close(), os.RemoveAll(cfg.RunDir), os.RemoveAll(cfg.paths().Overlays()), os.RemoveAll(cfg.paths().Captures()))
+	err = errors.Join(fabric.Purge(ctx), tree.Close(), os.RemoveAll(cfg.RunDir), os.RemoveAll(cfg.paths().Overlays()), os.RemoveAll(cfg.paths().Captures()), os.RemoveAll(cfg.paths().Kept()))
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}

@@ -26,7 +26,7 @@ certificate is of an authority of your own, as on a local stack, these say how:
 
   BERTH_DB_ADDR      host:port of the router
   BERTH_DB_CA        file with the authority's certificate`,
-		a.dbCreate(), a.dbList(), a.dbGet(), a.dbURL(), a.dbPsql(), a.dbQuery(), a.dbClone(), a.dbFailover(), a.dbRotate(), a.dbWake(),
+		a.dbCreate(), a.dbList(), a.dbGet(), a.dbURL(), a.dbPsql(), a.dbQuery(), a.dbArchive(), a.dbClone(), a.dbFailover(), a.dbRotate(), a.dbWake(),
 		a.dbAlwaysOn(), a.dbRemove(), a.dbLogs(), a.dbMetrics())
 	g.Aliases = []string{"database", "databases"}
 	return g
@@ -168,6 +168,33 @@ func (a *app) dbGet() *cobra.Command {
 				out = append(out, "archive", archiveErr.Error())
 			}
 			return a.fields(out...)
+		},
+	}
+}
+
+func (a *app) dbArchive() *cobra.Command {
+	return &cobra.Command{
+		Use:   "archive DB",
+		Short: "Show what a database can be restored from",
+		Long: `Show from when to when a database can be restored, how far its archive trails its
+writes, why it does not go on, and its base backups.`,
+		Example: `  berth db archive $db
+  berth db archive $db --json | jq -r .last_restorable`,
+		Args:              wants(1, 1, "DB"),
+		ValidArgsFunction: a.completeDatabases,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, id, err := a.theDatabase(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			archive, err := c.GetDatabaseArchive(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(archive)
+			}
+			return a.fields(describeBackups(archive)...)
 		},
 	}
 }

@@ -47,6 +47,21 @@ func describeArchive(ar *api.DatabaseArchive) []string {
 	return out
 }
 
+// describeBackups returns all that there is to say of an archive.
+func describeBackups(ar *api.DatabaseArchive) []string {
+	out := describeArchive(ar)
+	if ar.FailingSince != nil {
+		out = append(out, "failing since", ar.FailingSince.String())
+	}
+	if ar.LastArchivedLSN != nil {
+		out = append(out, "archived up to", "LSN "+*ar.LastArchivedLSN)
+	}
+	for _, b := range ar.BaseBackups {
+		out = append(out, "base backup", fmt.Sprintf("%s, %s", b.StartedAt, size(b.SizeBytes)))
+	}
+	return out
+}
+
 func lag(ar *api.DatabaseArchive) string {
 	return time.Duration(ar.LagSeconds * float64(time.Second)).Round(time.Second).String()
 }

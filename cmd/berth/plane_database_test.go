@@ -218,7 +218,8 @@ func (p *planeDatabases) Archive(_ context.Context, _ core.Caller, id string) (a
 	}
 	return api.DatabaseArchive{
 		FirstRestorable: at("2026-11-20T13:05:09Z"), LastRestorable: at("2026-11-20T14:00:00Z"), LagSeconds: 3.5, SizeBytes: 12 << 20,
-		BaseBackups: []api.DatabaseBaseBackup{{ID: "one"}},
+		LastArchivedLSN: new("0/5000060"),
+		BaseBackups:     []api.DatabaseBaseBackup{{ID: "one", StartedAt: *at("2026-11-20T13:04:00Z"), SizeBytes: 9 << 20}},
 	}, nil
 }
 

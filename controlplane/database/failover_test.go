@@ -88,6 +88,9 @@ func TestAFailover(t *testing.T) {
 	h.Become(old.ID, hostapi.StatusFailed)
 	h.Silence(false)
 	testcluster.Await(t, "the end of the old box", func() bool { return len(h.Boxes()) == 0 })
+	if !h.KeptDisk(old.ID) {
+		t.Error("what the lost host had is not kept for an operator")
+	}
 	r.becomes(d.ID, api.DatabaseFailed)
 	if _, err = r.failOver(d.ID, false); err != nil {
 		t.Fatal(err)
@@ -106,6 +109,28 @@ func TestAFailover(t *testing.T) {
 	if names := r.archives.Names(); len(names) != 0 {
 		t.Errorf("archives %q", names)
 	}
+}
+
+// Of a database that was deleted since, a host that returns keeps nothing.
+func TestALostHostKeepsNothingOfADeletedDatabase(t *testing.T) {
+	tier.Slow(t)
+	r := newRig(t, 3, 2, nil)
+	d := r.running()
+	old, h := r.lost(d.ID)
+	if _, err := r.failOver(d.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	r.becomes(d.ID, api.DatabaseRunning)
+	if err := r.databases().Delete(t.Context(), caller, d.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.Become(old.ID, hostapi.StatusFailed)
+	h.Silence(false)
+	testcluster.Await(t, "the end of the old box", func() bool { return len(h.Boxes()) == 0 })
+	if h.KeptDisk(old.ID) {
+		t.Error("its disk is kept")
+	}
+	r.settled(0)
 }
 
 // A forced failover restores a running database, with everything that it could still
@@ -326,7 +351,7 @@ func TestFailoverCrashesAtEveryPoint(t *testing.T) {
 // The leader is cut off during a failover, and the next leader completes it.
 func TestAFailoverSurvivesItsLeader(t *testing.T) {
 	tier.Slow(t)
-	for _, step := range []string{"fence", "fenced", "sandbox", "tell", "login"} {
+	for _, step := range []string{"switch", "fence", "fenced", "template", "sandbox", "tell", "ready", "login"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			var once sync.Once

@@ -3,6 +3,8 @@ package database
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +40,8 @@ type fact struct {
 // waking is one wake, shared by all who want it.
 type waking struct {
 	begun bool
-	trace string // of the first who wants it
+	since time.Time // when it was first wanted
+	trace string    // of the first who wants it
 	done  chan struct{}
 	err   error // valid once done is closed
 }
@@ -98,7 +101,7 @@ func (h *heard) want(ctx context.Context, id string) *waking {
 		telemetry.Current(ctx).Link(w.trace)
 		return w
 	}
-	w := &waking{done: make(chan struct{}), trace: telemetry.Parent(ctx)}
+	w := &waking{since: h.clock(), done: make(chan struct{}), trace: telemetry.Parent(ctx)}
 	h.wakes[id] = w
 	if !h.leading {
 		h.end(id, w, hosts.ErrNotLeading)
@@ -148,11 +151,15 @@ func (h *heard) end(id string, w *waking, err error) {
 	close(w.done)
 }
 
-// wake reports whether a database is being woken, and why its last wake failed.
-func (h *heard) wake(id string) (under bool, trouble string) {
+// wake reports whether a database is being woken, for how long, and why its last wake
+// failed.
+func (h *heard) wake(id string) (under bool, since time.Duration, trouble string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.wakes[id] != nil, h.troubles[id]
+	if w := h.wakes[id]; w != nil {
+		under, since = true, h.clock().Sub(w.since)
+	}
+	return under, since, h.troubles[id]
 }
 
 // tell records a host's report of a database.
@@ -170,14 +177,16 @@ func (h *heard) fact(id, box string) (fact, bool) {
 	return f, ok && f.box == box
 }
 
-// unwell returns why a running database does not serve as it should, "" if nothing is known
-// of that. A report from before the box last changed says nothing: it has woken since.
-func (h *heard) unwell(id string, box *record.Sandbox) string {
+// unwell returns why a running database does not serve as it should, or is not archived as
+// it should be, within interval; "" if nothing is known of that. A report from before the
+// box last changed says nothing: it has woken since.
+func (h *heard) unwell(id string, box *record.Sandbox, interval time.Duration) string {
 	f, ok := h.fact(id, box.ID)
 	if !ok || f.seq < box.HostSeq {
 		return ""
 	}
-	return unwell(f.state)
+	texts := slices.DeleteFunc([]string{unwell(f.state), behind(f.state.Archive, interval, h.clock())}, func(s string) bool { return s == "" })
+	return strings.Join(texts, "; ")
 }
 
 // booting records which databases their hosts boot by themselves, and why each boot has

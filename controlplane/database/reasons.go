@@ -1,10 +1,13 @@
 package database
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/hosts"
@@ -43,6 +46,19 @@ func unwell(s hostapi.DatabaseState) string {
 		return "transactions are read-only unless they ask not to be: " + s.Volume.Reason
 	case !s.Ready && starting:
 		return "PostgreSQL does not serve: it is " + s.State
+	}
+	return ""
+}
+
+// behind returns why what was committed lately may be lost with the host: the archive has
+// not gone on for longer than it may trail; "" if it keeps up.
+func behind(a hostapi.ArchiveState, most time.Duration, now time.Time) string {
+	lag := time.Duration(a.LagSeconds * float64(time.Second)).Round(time.Second)
+	switch {
+	case !a.FailingSince.IsZero() && now.Sub(a.FailingSince) > most:
+		return fmt.Sprintf("its archive has not gone on since %s: %s", api.Time{Time: a.FailingSince}, cmp.Or(a.Error, hostapi.ArchiveCauseWaiting))
+	case lag > 2*most:
+		return fmt.Sprintf("its archive trails its writes by %d seconds", int(lag.Seconds()))
 	}
 	return ""
 }

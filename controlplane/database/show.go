@@ -2,8 +2,10 @@ package database
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/raftstore"
@@ -17,9 +19,10 @@ type standing struct {
 	hostUp  bool            // the box's host is up
 	paused  bool            // its workspace is paused
 	waking  bool            // it is being woken, or started again
+	since   time.Duration   // for how long
 	boot    *boot           // its host boots it by itself; nil if not
 	trouble string          // why its last wake failed
-	unwell  string          // why it does not serve as it should, although its box runs
+	unwell  string          // why it does not serve, or is not archived, as it should, although its box runs
 }
 
 // errNoCredentials is the hint for a database that runs but cannot be used yet.
@@ -51,9 +54,25 @@ func (s standing) status() (api.DatabaseStatus, string) {
 	case s.box.Status == record.SandboxRunning:
 		return api.DatabaseRunning, cmp.Or(s.row.Error, s.unwell)
 	case s.waking:
-		return api.DatabaseWaking, ""
+		return api.DatabaseWaking, s.wakeHint()
 	}
 	return api.DatabaseHibernated, s.trouble
+}
+
+// slowWake is how long a wake takes before its owner is told that it takes long.
+const slowWake = 5 * time.Second
+
+// wakeHint says why a database is not awake yet, if there is something to say.
+func (s standing) wakeHint() string {
+	switch {
+	case s.box.Move != nil:
+		return "it is moving to another host, and wakes there"
+	case s.trouble != "":
+		return "it is tried again, for it could not be woken: " + s.trouble
+	case s.since > slowWake:
+		return fmt.Sprintf("its host has been waking it for %d seconds", int(s.since.Seconds()))
+	}
+	return ""
 }
 
 // booting describes a boot that a host does by itself.
@@ -69,9 +88,9 @@ func (s *Databases) standing(r raftstore.Reader, d *record.Database) standing {
 	st := standing{row: d, paused: paused(r, d.WorkspaceID)}
 	if box, ok := raftstore.Get(r, record.Sandboxes, d.SandboxID); ok {
 		st.box, st.hostUp = box, hostUp(r, box.HostID)
-		st.unwell = s.heard.unwell(d.ID, box)
+		st.unwell = s.heard.unwell(d.ID, box, s.cfg.ArchiveInterval)
 	}
-	st.waking, st.trouble = s.heard.wake(d.ID)
+	st.waking, st.since, st.trouble = s.heard.wake(d.ID)
 	if b, ok := s.heard.boot(d.ID); ok {
 		st.boot = &b
 	}

@@ -34,10 +34,16 @@ func TestWhatADatabaseIsShownAs(t *testing.T) {
 		"asleep":                      {standing{row: ready, box: box(record.SandboxHibernated, ""), hostUp: true}, api.DatabaseHibernated, ""},
 		"asleep, and not woken":       {standing{row: ready, box: box(record.SandboxHibernated, ""), hostUp: true, trouble: "no room"}, api.DatabaseHibernated, "no room"},
 		"asleep, and being woken":     {standing{row: ready, box: box(record.SandboxHibernated, ""), hostUp: true, waking: true}, api.DatabaseWaking, ""},
-		"paused by its host":          {standing{row: ready, box: box(record.SandboxPaused, ""), hostUp: true}, api.DatabaseHibernated, ""},
-		"its VM ended":                {standing{row: ready, box: box(record.SandboxFailed, "killed"), hostUp: true}, api.DatabaseWaking, "it is started again: killed"},
-		"its VM ended in a pause":     {standing{row: ready, box: box(record.SandboxFailed, "killed"), hostUp: true, paused: true}, api.DatabaseHibernated, "it is started again once its workspace goes on: killed"},
-		"its VM was killed":           {standing{row: ready, box: box(record.SandboxFailed, "VMM died: killed by signal KILL"), hostUp: true}, api.DatabaseWaking, "it is started again: its virtual machine ended"},
+		"woken for long":              {standing{row: ready, box: box(record.SandboxHibernated, ""), hostUp: true, waking: true, since: 12 * time.Second}, api.DatabaseWaking, "its host has been waking it for 12 seconds"},
+		"woken again":                 {standing{row: ready, box: box(record.SandboxHibernated, ""), hostUp: true, waking: true, trouble: "no room"}, api.DatabaseWaking, "it is tried again, for it could not be woken: no room"},
+		"woken while it moves": {
+			standing{row: ready, box: &record.Sandbox{Status: record.SandboxHibernated, Move: &record.Move{}}, hostUp: true, waking: true}, api.DatabaseWaking,
+			"it is moving to another host, and wakes there",
+		},
+		"paused by its host":      {standing{row: ready, box: box(record.SandboxPaused, ""), hostUp: true}, api.DatabaseHibernated, ""},
+		"its VM ended":            {standing{row: ready, box: box(record.SandboxFailed, "killed"), hostUp: true}, api.DatabaseWaking, "it is started again: killed"},
+		"its VM ended in a pause": {standing{row: ready, box: box(record.SandboxFailed, "killed"), hostUp: true, paused: true}, api.DatabaseHibernated, "it is started again once its workspace goes on: killed"},
+		"its VM was killed":       {standing{row: ready, box: box(record.SandboxFailed, "VMM died: killed by signal KILL"), hostUp: true}, api.DatabaseWaking, "it is started again: its virtual machine ended"},
 		"its memory was refused": {
 			standing{row: ready, box: box(record.SandboxFailed, "it did not go on from its saved memory: resume VM: open /run/berth/h1/x: no such file")}, api.DatabaseFailed,
 			"it did not go on from its saved memory",
@@ -58,10 +64,11 @@ func TestWhatADatabaseIsShownAs(t *testing.T) {
 	}
 }
 
-// What a host reports of PostgreSQL is said of what runs, unless the report is from before
+// What a host reports of PostgreSQL and of its archive is said of what runs, unless the report is from before
 // it woke, or from before its host has asked.
 func TestWhatIsSaidOfADatabaseThatRuns(t *testing.T) {
 	const box, since = "box", 7
+	stopped := time.Date(2026, 11, 20, 13, 5, 9, 0, time.UTC)
 	for name, c := range map[string]struct {
 		f    fact
 		want string
@@ -81,12 +88,28 @@ func TestWhatIsSaidOfADatabaseThatRuns(t *testing.T) {
 			fact{box, since, hostapi.DatabaseState{State: pgapi.StateReady, Ready: true, Volume: pgapi.VolumeStatus{Writes: pgapi.WritesLimited, Reason: "it is full"}}, time.Now()},
 			"transactions are read-only unless they ask not to be: it is full",
 		},
+		"its archive fails": {
+			fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{FailingSince: stopped, Error: hostapi.ArchiveCauseSilent, LagSeconds: 300}}, time.Now()},
+			"its archive has not gone on since 2026-11-20T13:05:09.000Z: the archive's bucket does not answer",
+		},
+		"its archive fails, and fills the disk": {
+			fact{box, since, hostapi.DatabaseState{
+				Ready: true, Volume: pgapi.VolumeStatus{Writes: pgapi.WritesLimited, Reason: "it is full"}, Archive: hostapi.ArchiveState{FailingSince: stopped},
+			}, time.Now()},
+			"transactions are read-only unless they ask not to be: it is full; its archive has not gone on since 2026-11-20T13:05:09.000Z: " + hostapi.ArchiveCauseWaiting,
+		},
+		"its archive has just failed": {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{FailingSince: time.Now(), LagSeconds: 30}}, time.Now()}, ""},
+		"its archive trails":          {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{LagSeconds: 121.4}}, time.Now()}, "its archive trails its writes by 121 seconds"},
+		"its archive keeps up":        {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{LagSeconds: 61}}, time.Now()}, ""},
+		"its archive failed before it woke": {
+			fact{box, since - 1, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{FailingSince: stopped, LagSeconds: 300}}, time.Now()}, "",
+		},
 		"before it woke": {fact{box, since - 1, hostapi.DatabaseState{State: pgapi.StateFailed, Error: "out of memory"}, time.Now()}, ""},
 		"another box":    {fact{"another", since, hostapi.DatabaseState{State: pgapi.StateFailed, Error: "out of memory"}, time.Now()}, ""},
 	} {
 		h := newHeard(time.Now)
 		h.tell("d", c.f)
-		if got := h.unwell("d", &record.Sandbox{Meta: record.Meta{ID: box}, HostSeq: since}); got != c.want {
+		if got := h.unwell("d", &record.Sandbox{Meta: record.Meta{ID: box}, HostSeq: since}, time.Minute); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

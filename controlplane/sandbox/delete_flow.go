@@ -32,11 +32,15 @@ func (f *Flows) deleteBox(ctx context.Context, s *record.Sandbox) error {
 	}
 	hctx, cancel := f.Hosts.WhileUp(ctx, s.HostID)
 	defer cancel()
-	err = client.DeleteBox(hctx, s.ID, s.Generation)
+	remove := client.DeleteBox
+	if lostDatabase(f.Store.View(), s) { // its host has returned in the middle of the failover
+		remove = client.DeleteBoxKeepingDisk
+	}
+	err = remove(hctx, s.ID, s.Generation)
 	if hostapi.HasCode(err, hostapi.CodeStaleGeneration) {
 		// Only a control store that was restored from a backup has an older
 		// generation than its hosts.
-		err = client.DeleteBox(hctx, s.ID, 0)
+		err = remove(hctx, s.ID, 0)
 	}
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
@@ -45,4 +49,14 @@ func (f *Flows) deleteBox(ctx context.Context, s *record.Sandbox) error {
 		return fmt.Errorf("delete box: %w", err)
 	}
 	return nil
+}
+
+// lostDatabase reports whether a sandbox is that of a database which is restored elsewhere
+// because its host was lost.
+func lostDatabase(r raftstore.Reader, s *record.Sandbox) bool {
+	if s.Owner == nil || s.Owner.Type != OwnerDatabase || s.Lost.At.IsZero() {
+		return false
+	}
+	d, ok := raftstore.Get(r, record.Databases, s.Owner.ID)
+	return ok && d.Status == record.DatabaseRestoring
 }

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -98,6 +99,7 @@ func unreachable(tx *raftstore.Tx, s *record.Sandbox) {
 type orphan struct {
 	hostID, id string
 	generation uint64
+	archive    string // of a database's box: its archive's name
 }
 
 // inventory compares the boxes that hosts report with the rows, in both directions. It
@@ -121,7 +123,7 @@ func (k *keeper) inventory(ctx context.Context) {
 				found.unsettled = true
 				continue
 			case !accounts(s, ok, hostID, b):
-				found.orphans = append(found.orphans, orphan{hostID, b.ID, b.Generation})
+				found.orphans = append(found.orphans, orphan{hostID, b.ID, b.Generation, b.Archive})
 				continue
 			case Follows(s, b):
 				news = append(news, b)
@@ -307,9 +309,22 @@ func (k *keeper) removeOrphan(ctx context.Context, o orphan) {
 	ctx, cancel := context.WithTimeout(ctx, loops.CallTimeout)
 	defer cancel()
 	attrs := []any{"sandbox_id", hostapi.ShortID(o.id), "agent_id", o.hostID, "generation", o.generation}
-	if err := client.DeleteBox(ctx, o.id, o.generation); err != nil {
+	remove := client.DeleteBox
+	if wasDatabase(k.Store.View(), o) {
+		remove = client.DeleteBoxKeepingDisk
+	}
+	if err := remove(ctx, o.id, o.generation); err != nil {
 		k.Logger.WarnContext(ctx, "box without a sandbox could not be deleted", append(attrs, "error", err)...)
 		return
 	}
 	k.Logger.InfoContext(ctx, "box without a sandbox deleted", attrs...)
+}
+
+// wasDatabase reports whether a box was that of a database which is still there in another
+// box, by the name of its archive. The database has been restored since, and the disk may
+// have commits that its archive lacks. (What a move has left is the same box, and has none.)
+func wasDatabase(r raftstore.Reader, o orphan) bool {
+	id, _, _ := strings.Cut(o.archive, "/")
+	d, ok := raftstore.Get(r, record.Databases, id)
+	return ok && d.Status != record.DatabaseDeleting && d.SandboxID != o.id
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/background"
@@ -40,6 +41,8 @@ type Config struct {
 	// DiskOvercommit is by how much more boxes may be promised to write than there
 	// is room for; 1 or less: by nothing.
 	DiskOvercommit int
+	// KeepDisks is how long the disks stay that DeleteKeepingDisk keeps; 0: they do not.
+	KeepDisks time.Duration
 	// OverlayPool is how many overlays are cloned ahead for each template.
 	OverlayPool int
 	// CreateTimeout bounds a create.
@@ -345,6 +348,8 @@ type box struct {
 
 	created chan struct{} // closed when the create has ended; createErr is set then
 	gone    chan struct{} // closed when nothing of the box is left and the map forgot it
+
+	keeps atomic.Bool // its delete keeps its disk
 
 	admitted *source // what its create was begun with; nil for a recovered box
 

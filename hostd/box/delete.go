@@ -30,6 +30,16 @@ var errDeleted = errors.New("sandbox was deleted while it was created")
 // even where no such box is here; a younger box is left alone. Delete goes on
 // when ctx ends, and is retried when it fails.
 func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
+	return h.delete(ctx, id, generation, false)
+}
+
+// DeleteKeepingDisk is Delete, but the disk of a database's box stays for Config.KeepDisks:
+// see Paths.KeptDisk.
+func (h *Host) DeleteKeepingDisk(ctx context.Context, id string, generation uint64) error {
+	return h.delete(ctx, id, generation, h.cfg.KeepDisks > 0)
+}
+
+func (h *Host) delete(ctx context.Context, id string, generation uint64, keepDisk bool) error {
 	for deleted := false; ; deleted = true {
 		h.mu.Lock()
 		if h.phase == starting {
@@ -48,6 +58,9 @@ func (h *Host) Delete(ctx context.Context, id string, generation uint64) error {
 			return fmt.Errorf("%w: generation %d", hosterr.ErrStaleGeneration, b.generation)
 		}
 		generation = max(generation, b.generation)
+		if keepDisk {
+			b.keeps.Store(true)
+		}
 		b.beginRemoval(removalBury)
 		b.cutOff(errDeleted)
 		h.notify()
@@ -126,6 +139,7 @@ func (b *box) teardown(ctx context.Context) error {
 				return false // an earlier daemon may have ended before the flush
 			}
 			r.Enter(ledger.Deleting)
+			r.KeepDisk = b.keeps.Load() && r.Database != nil
 			return true
 		})
 		if err != nil {
@@ -148,6 +162,9 @@ func (b *box) teardown(ctx context.Context) error {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	if err := b.detachVolumes(); err != nil {
+		return err
+	}
+	if err := b.saveDisk(ctx); err != nil {
 		return err
 	}
 	if err := b.host.paths.Remove(b.id); err != nil {
@@ -262,6 +279,7 @@ func (h *Host) sweep() {
 		h.retryAll()
 		if n%3600 == 0 {
 			h.work.Go(h.forgetTombstones)
+			h.work.Go(h.removeKeptDisks)
 		}
 	}
 }

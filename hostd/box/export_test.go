@@ -17,3 +17,6 @@ func SetMaxCopy(bytes int64) (restore func()) {
 	maxCopy = bytes
 	return func() { maxCopy = was }
 }
+
+// RemoveKeptDisks is what the sweep does once an hour.
+func (h *Host) RemoveKeptDisks() { h.removeKeptDisks() }

@@ -17,6 +17,7 @@ import (
 //	<Data>/boxes/<id>/restore/     config.json and state.json for vm.restore
 //	<Data>/boxes/<id>/state/       memory and devices of a hibernated box
 //	<Data>/captures/<id>/          the same and a disk, and capture.json
+//	<Data>/kept/<id>/              the disk of a database's box that is gone, and kept.json
 //	<Data>/overlays/<build>-<n>    clones made ahead of need
 //	<Run>/<id>/                    the VMM: api.sock, vmm.json, logs
 //	<Run>/lease.json               the leader's last word (hostd/lease)
@@ -41,6 +42,12 @@ func (p Paths) Box(id string) string { return filepath.Join(p.Boxes(), id) }
 
 // Overlay is a box's writable disk.
 func (p Paths) Overlay(id string) string { return filepath.Join(p.Box(id), "overlay.img") }
+
+// Kept is the directory of disks of databases' boxes that are gone.
+func (p Paths) Kept() string { return filepath.Join(p.Data, "kept") }
+
+// KeptDisk is the directory of one of them.
+func (p Paths) KeptDisk(id string) string { return filepath.Join(p.Kept(), id) }
 
 // RAM is the RAM file of a cold-booted box.
 func (p Paths) RAM(id string) string { return filepath.Join(p.Box(id), "ram.img") }
@@ -81,7 +88,7 @@ func (p Paths) Serial(id string) string { return vmm.SerialPath(p.VMM(id)) }
 // Make makes the directories that every box needs. Others may pass through them
 // and not list: VMMs that an earlier daemon started reach their files by path.
 func (p Paths) Make() error {
-	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Captures(), p.Run} {
+	for _, dir := range []string{p.Data, p.Boxes(), p.Overlays(), p.Captures(), p.Kept(), p.Run} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("make directory: %w", err)
 		}

@@ -24,6 +24,9 @@ func (b *box) view() (v hostapi.Box, shown bool) {
 		CreatedAt: r.CreatedAt, StartedAt: r.StartedAt,
 		CreateDuration: r.Took, CreateOwnDuration: r.Own, PauseMS: r.PauseMS,
 	}
+	if r.Database != nil {
+		v.Archive = r.Database.Archive.Name
+	}
 	v.Status = b.statusLocked()
 	if b.vmm != nil && r.State != ledger.Failed {
 		v.VMMPID = b.vmm.PID()

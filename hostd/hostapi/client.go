@@ -188,9 +188,25 @@ func (c *Client) PutBox(ctx context.Context, id string, spec BoxSpec) (Box, erro
 // also where no such box is: a Put of it that arrives later is refused. A
 // younger box is left alone (CodeStaleGeneration). One that is gone is no error.
 func (c *Client) DeleteBox(ctx context.Context, id string, generation uint64) error {
-	path := PathBoxes + "/" + id
+	return c.deleteBox(ctx, id, generation, false)
+}
+
+// DeleteBoxKeepingDisk is DeleteBox of a database's box whose disk is kept for an operator.
+func (c *Client) DeleteBoxKeepingDisk(ctx context.Context, id string, generation uint64) error {
+	return c.deleteBox(ctx, id, generation, true)
+}
+
+func (c *Client) deleteBox(ctx context.Context, id string, generation uint64, keepDisk bool) error {
+	q := url.Values{}
 	if generation > 0 {
-		path += "?" + QueryGeneration + "=" + strconv.FormatUint(generation, 10)
+		q.Set(QueryGeneration, strconv.FormatUint(generation, 10))
+	}
+	if keepDisk {
+		q.Set(QueryKeepDisk, "true")
+	}
+	path := PathBoxes + "/" + id
+	if len(q) > 0 {
+		path += "?" + q.Encode()
 	}
 	return gone(c.do(ctx, http.MethodDelete, path, nil, nil), CodeNotFound)
 }

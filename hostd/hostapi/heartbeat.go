@@ -162,13 +162,14 @@ type BoxState struct {
 	Persistent *bool  `json:"persistent,omitempty"` // nil: a host that does not tell
 	Error      string `json:"error,omitempty"`
 
+	Archive  string         `json:"archive,omitempty"`  // of a database's box: its archive's name
 	Database *DatabaseState `json:"database,omitempty"` // of a database's box that runs
 }
 
 // State is what a heartbeat tells of the box.
 func (b *Box) State() BoxState {
 	return BoxState{
-		ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Persistent: &b.Persistent, Error: b.Error,
+		ID: b.ID, Generation: b.Generation, Status: b.Status, Seq: b.Seq, Persistent: &b.Persistent, Error: b.Error, Archive: b.Archive,
 	}
 }
 

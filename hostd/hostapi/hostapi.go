@@ -63,6 +63,10 @@ const MaxCluster = 64
 // that is still on its way makes no box. Without it, whatever is there goes.
 const QueryGeneration = "generation"
 
+// QueryKeepDisk of a DELETE, "true", has the host keep a copy of the disk of a database's
+// box for a while: it may have what its archive lacks.
+const QueryKeepDisk = "keep_disk"
+
 // HeaderRequestID is passed on from the public API into every log line.
 const HeaderRequestID = "X-Request-Id"
 
@@ -216,6 +220,8 @@ type Box struct {
 
 	CreateDuration    time.Duration `json:"create_ns,omitempty"`     // of the whole create
 	CreateOwnDuration time.Duration `json:"create_own_ns,omitempty"` // of it, while the engine was not starting, restoring or resuming
+
+	Archive string `json:"archive,omitempty"` // of a database's box: its archive's name
 
 	PauseMS int64 `json:"pause_ms,omitempty"` // of a warm fork's child: how long its parent had stood still when the capture was over
 }

@@ -44,7 +44,7 @@ type guest struct {
 	stop func()
 }
 
-func startGuest(t *testing.T) *guest {
+func startGuest(t testing.TB) *guest {
 	t.Helper()
 	pg := pgtest.Config(t)
 	g := &guest{cfg: agent.Config{
@@ -80,7 +80,7 @@ func startGuest(t *testing.T) *guest {
 	return g
 }
 
-func (g *guest) await(t *testing.T, what string, ok func(pgapi.Status) bool) pgapi.Status {
+func (g *guest) await(t testing.TB, what string, ok func(pgapi.Status) bool) pgapi.Status {
 	t.Helper()
 	for ctx := pgtest.Context(t); ; {
 		st, err := g.Status(ctx)
@@ -93,14 +93,14 @@ func (g *guest) await(t *testing.T, what string, ok func(pgapi.Status) bool) pga
 	}
 }
 
-func (g *guest) credentials(t *testing.T) {
+func (g *guest) credentials(t testing.TB) {
 	t.Helper()
 	if _, err := g.Credentials(pgtest.Context(t), pgapi.Credentials{Database: "app", Username: "app", Password: "some-password-1"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (g *guest) sql(t *testing.T, sql string) string {
+func (g *guest) sql(t testing.TB, sql string) string {
 	t.Helper()
 	ctx := pgtest.Context(t)
 	conn, err := g.cfg.Postgres.LogIn(ctx, "app", "app", "some-password-1")
@@ -118,7 +118,7 @@ func (g *guest) sql(t *testing.T, sql string) string {
 	return ""
 }
 
-func (g *guest) switchWAL(t *testing.T) {
+func (g *guest) switchWAL(t testing.TB) {
 	t.Helper()
 	if done, err := g.Switch(pgtest.Context(t), time.Minute); err != nil || len(done.Pending) > 0 {
 		t.Fatalf("%+v, %v", done, err)
@@ -126,7 +126,7 @@ func (g *guest) switchWAL(t *testing.T) {
 }
 
 // archives stores a guest's WAL until the test ends.
-func archives(t *testing.T, g *guest, a *Archive) {
+func archives(t testing.TB, g *guest, a *Archive) {
 	pgtest.Repeat(t, func(ctx context.Context) bool {
 		f, ok, err := g.NextWAL(ctx, time.Second)
 		if err != nil || !ok {

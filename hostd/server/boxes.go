@@ -18,6 +18,7 @@ type Boxes interface {
 	List() []hostapi.Box
 	Ready() bool
 	Delete(ctx context.Context, id string, generation uint64) error
+	DeleteKeepingDisk(ctx context.Context, id string, generation uint64) error
 	Update(ctx context.Context, id string, u hostapi.BoxUpdate) (hostapi.Box, error)
 	Pause(ctx context.Context, id string) (hostapi.Box, error)
 	Resume(ctx context.Context, id string) (hostapi.Box, error)
@@ -97,6 +98,9 @@ func (s *Server) remove(r *http.Request) (any, error) {
 		if generation, err = strconv.ParseUint(q, 10, 64); err != nil {
 			return nil, fmt.Errorf("%w: generation %q", hosterr.ErrInvalid, q)
 		}
+	}
+	if r.URL.Query().Get(hostapi.QueryKeepDisk) == "true" {
+		return nil, s.cfg.Boxes.DeleteKeepingDisk(r.Context(), id, generation)
 	}
 	return nil, s.cfg.Boxes.Delete(r.Context(), id, generation)
 }

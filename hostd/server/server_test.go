@@ -49,6 +49,9 @@ func (b *boxes) Ready() bool                        { return b.ready }
 func (b *boxes) Delete(ctx context.Context, id string, g uint64) error {
 	return b.delete(ctx, id, g)
 }
+func (b *boxes) DeleteKeepingDisk(ctx context.Context, id string, g uint64) error {
+	return b.delete(ctx, "kept/"+id, g)
+}
 func (b *boxes) Pause(_ context.Context, id string) (hostapi.Box, error) {
 	return b.move("pause " + id)
 }
@@ -145,12 +148,13 @@ func serve(t *testing.T, b *boxes, commonName string) *fixture {
 func TestEveryRouteReachesItsBox(t *testing.T) {
 	ctx := hostapi.WithRequestID(t.Context(), "req-1")
 	var deleted uint64
+	var kept bool
 	b := &boxes{
 		put: func(_ context.Context, id string, s hostapi.BoxSpec) (hostapi.Box, error) {
 			return hostapi.Box{ID: id, Generation: s.Generation, Status: hostapi.StatusRunning}, nil
 		},
 		get:    func(id string) (hostapi.Box, error) { return hostapi.Box{ID: id}, nil },
-		delete: func(_ context.Context, _ string, g uint64) error { deleted = g; return nil },
+		delete: func(_ context.Context, of string, g uint64) error { deleted, kept = g, of == "kept/"+id; return nil },
 		exec: func(_ context.Context, _ string, r hostapi.ExecRequest) (hostapi.ExecResult, error) {
 			return hostapi.ExecResult{Stdout: append([]byte(r.Argv[0]), 0xff, 0)}, nil
 		},
@@ -197,8 +201,11 @@ func TestEveryRouteReachesItsBox(t *testing.T) {
 	if got, err := f.Bind(hostapi.Binding{}).Exec(ctx, id, hostapi.ExecRequest{Argv: []string{"x"}}); err != nil || string(got.Stdout) != "x\xff\x00" {
 		t.Errorf("exec = %+v, %v", got, err)
 	}
-	if err := f.DeleteBox(ctx, id, 9); err != nil || deleted != 9 {
-		t.Errorf("delete of generation %d, %v", deleted, err)
+	if err := f.DeleteBoxKeepingDisk(ctx, id, 8); err != nil || deleted != 8 || !kept {
+		t.Errorf("delete of generation %d, %v; its disk is kept: %t", deleted, err, kept)
+	}
+	if err := f.DeleteBox(ctx, id, 9); err != nil || deleted != 9 || kept {
+		t.Errorf("delete of generation %d, %v; its disk is kept: %t", deleted, err, kept)
 	}
 	if !strings.Contains(f.log.String(), "request_id=req-1") {
 		t.Errorf("the request id is not in the log:\n%s", f.log)

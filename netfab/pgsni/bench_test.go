@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -202,8 +203,8 @@ func BenchmarkFramer(b *testing.B) {
 	}
 }
 
-// BenchmarkPgbench runs pgbench's SELECT-only script through the router and
-// directly, both by TLS, at a real server.
+// BenchmarkPgbench runs pgbench's SELECT-only script through the router, directly, and
+// through pgbouncer where there is one, in turns and all by TLS, at a real server.
 func BenchmarkPgbench(b *testing.B) {
 	server := realPostgres(b)
 	router := serve(b, Config{}, only(server))
@@ -222,19 +223,91 @@ func BenchmarkPgbench(b *testing.B) {
 		}
 		return tps
 	}
-	direct := strconv.Itoa(server.port)
-	pgbench(direct, "-i", "-s", "1", "-q")
+	paths := []struct{ metric, port string }{{"tps", port}, {"direct-tps", strconv.Itoa(server.port)}}
+	if bouncer := server.bouncer(b); bouncer != 0 {
+		paths = append(paths, struct{ metric, port string }{"pgbouncer-tps", strconv.Itoa(bouncer)})
+	}
+	pgbench(paths[1].port, "-i", "-s", "1", "-q")
 	for _, clients := range []string{"1", "8", "64"} {
 		b.Run(clients+" clients", func(b *testing.B) {
-			var through, without float64
-			for b.Loop() {
-				args := []string{"-n", "-S", "-M", "prepared", "-T", "2", "-c", clients, "-j", "2"}
-				through += pgbench(port, args...)
-				without += pgbench(direct, args...)
+			rates := map[string]float64{}
+			for turn := 0; b.Loop(); turn++ {
+				for i := range paths { // each is the first in turn
+					path := paths[(turn+i)%len(paths)]
+					rates[path.metric] += pgbench(path.port, "-n", "-S", "-M", "prepared", "-T", "2", "-c", clients, "-j", "2")
+				}
 			}
-			b.ReportMetric(through/float64(b.N), "tps")
-			b.ReportMetric(without/float64(b.N), "direct-tps")
-			b.ReportMetric(through/without, "of-direct")
+			for _, path := range paths {
+				b.ReportMetric(rates[path.metric]/float64(b.N), path.metric)
+			}
 		})
 	}
+}
+
+// bouncer runs pgbouncer before the server, and returns its port; 0 where there is none.
+func (p *postgres) bouncer(b *testing.B) int {
+	b.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		if program, err = filepath.Abs("../../.tools/bin/pgbouncer"); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := os.Stat(program); err != nil {
+			b.Log("no pgbouncer: scripts/install-deps bench")
+			return 0
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	for name, content := range map[string]string{
+		"pgbouncer.ini": fmt.Sprintf(`[databases]
+postgres = host=127.0.0.1 port=%d
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = %s
+pool_mode = session
+default_pool_size = 100
+max_client_conn = 200
+client_tls_sslmode = require
+client_tls_cert_file = %s
+client_tls_key_file = %s
+server_tls_sslmode = disable
+logfile = %s
+`, p.port, port, p.file("users"), p.file("server.crt"), p.file("server.key"), p.file("pgbouncer.log")),
+		"users": strconv.Quote(role) + " " + strconv.Quote(password) + "\n",
+	} {
+		if err := os.WriteFile(p.file(name), []byte(content), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(p.file(name), nobody, nobody); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	// .tools may be in a home that the server's user may not enter.
+	copied, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(p.file("pgbouncer"), copied, 0o755)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := p.command("", "-q", p.file("pgbouncer.ini"))
+	cmd.Path = p.file("pgbouncer")
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // its status is that of a kill
+	})
+	return port
 }

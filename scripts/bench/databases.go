@@ -7,6 +7,7 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ const (
 	databaseRounds  = 6
 	databaseTurn    = 2 * time.Second // of one path in one round
 	databaseRows    = 10_000
+	routerRounds    = "6x"
 
 	databaseWithin = 15 * time.Minute // the first create builds the template
 )
@@ -58,9 +60,16 @@ func measureDatabases(ctx context.Context, b *bench) error {
 		last = db
 	}
 	progress("%d wakes of a database by a connection", databaseWakes)
-	for range databaseWakes {
+	for i := range databaseWakes {
 		if _, err := b.awaitDatabase(ctx, last.ID, api.DatabaseHibernated); err != nil {
 			return err
+		}
+		if i == 0 {
+			asleep, err := b.databasePSS(ctx, last.ID)
+			if err != nil {
+				return err
+			}
+			b.r.want("database_asleep_pss", asleep, "MB", atMost, 0)
 		}
 		err := all.timed("database_wake_to_first_query", func() error { return b.firstQuery(ctx, last) })
 		if err != nil {
@@ -73,7 +82,51 @@ func measureDatabases(ctx context.Context, b *bench) error {
 	if err := b.c.DeleteDatabase(ctx, last.ID); err != nil {
 		return err
 	}
-	return b.measureRouter(ctx)
+	if err := b.measureRouter(ctx); err != nil {
+		return err
+	}
+	return measureRouterAlone(ctx, b)
+}
+
+// databasePSS is the memory of a database's VMM, in MB; 0 if it has none.
+func (b *bench) databasePSS(ctx context.Context, id string) (float64, error) {
+	box, _, err := b.databaseBox(ctx, id)
+	if err != nil || box.VMMPID == 0 {
+		return 0, err
+	}
+	f, err := footprintOfTree(box.VMMPID)
+	return float64(f.pss) / 1024, err
+}
+
+// measureRouterAlone compares transactions by the router, directly and by pgbouncer, all
+// with TLS, at PostgreSQL on this machine: no emulated guest takes part.
+func measureRouterAlone(ctx context.Context, b *bench) error {
+	progress("pgbench -S by the router, directly and by pgbouncer, in turns")
+	found, err := goBenchmark(ctx, b.s.Root, "./netfab/pgsni", "Pgbench", routerRounds)
+	if err != nil {
+		return err
+	}
+	for _, m := range found {
+		_, clients, _ := strings.Cut(m.name, "/")
+		router, direct, bouncer := m.values["tps"], m.values["direct-tps"], m.values["pgbouncer-tps"]
+		if router == 0 || direct == 0 {
+			return fmt.Errorf("%s has only %v", m.name, m.values)
+		}
+		name := "pgbench_select_" + clients
+		b.r.add(name, router, "1/s")
+		b.r.add(name+"_direct", direct, "1/s")
+		b.r.want(name+"_share", 100*router/direct, "%", atLeast, 90)
+		switch {
+		case bouncer == 0:
+			b.r.note(name+"_pgbouncer", "there is no pgbouncer: scripts/install-deps bench")
+		case clients == "64_clients":
+			b.r.add(name+"_pgbouncer", bouncer, "1/s")
+			b.r.want(name+"_over_pgbouncer", router/bouncer, "times", atLeast, 1)
+		default:
+			b.r.add(name+"_pgbouncer", bouncer, "1/s")
+		}
+	}
+	return nil
 }
 
 // measureRouter compares transactions by the router, with TLS, and without either.
@@ -103,6 +156,11 @@ func (b *bench) measureRouter(ctx context.Context) error {
 	if err := fillDatabase(ctx, direct); err != nil {
 		return err
 	}
+	awake, err := b.databasePSS(ctx, db.ID)
+	if err != nil {
+		return err
+	}
+	b.r.add("database_awake_pss", awake, "MB")
 	for _, work := range []struct {
 		name string
 		do   func(ctx context.Context, c *pgx.Conn) error

@@ -20,7 +20,7 @@ import (
 )
 
 // parts can be measured alone; this is the order in which they run.
-var parts = []string{"raft", "fresh", "rest", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "failover"}
+var parts = []string{"raft", "fresh", "rest", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "archives", "failover"}
 
 type options struct {
 	out       string
@@ -111,7 +111,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		HostRange:    2,
 		HostMemoryMB: hostMemoryMB,
 		HostEnv:      map[string][]string{plainHost: {"BERTH_SNAPSHOT_STORE="}},
-		ReplicaEnv:   []string{databaseIdle},
+		ReplicaEnv:   append([]string{databaseIdle}, archiveEnv...),
 	}
 	if o.templates {
 		progress("building missing templates")
@@ -171,6 +171,7 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 		"data":        func() error { return measureData(ctx, b) },
 		"preview":     func() error { return measurePreview(ctx, b) },
 		"databases":   func() error { return measureDatabases(ctx, b) },
+		"archives":    func() error { return measureArchives(ctx, b) },
 		"failover":    func() error { return measureFailover(ctx, b.s, b.r) },
 	}
 	for _, name := range parts {

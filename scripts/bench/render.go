@@ -35,6 +35,19 @@ func commitsRow(clients string) shown {
 	return shown{what: clients, value: "{" + name + "_raftstore} | {" + name + "_plain}", goal: "{" + name + "_share}"}
 }
 
+func routerRow(name, what, clients string) shown {
+	prefix := "router_" + name + "_" + clients + "_clients"
+	return shown{what + " in a guest, clients: " + clients, "{" + prefix + "}, {" + prefix + "_share} of direct", "at least 90 %"}
+}
+
+func pgbenchRow(clients string) shown {
+	prefix := "pgbench_select_" + clients + "_clients"
+	return shown{
+		"`pgbench -S` at PostgreSQL on this machine, clients: " + clients,
+		"{" + prefix + "}, {" + prefix + "_share} of direct; by pgbouncer {" + prefix + "_pgbouncer}", "at least 90 %",
+	}
+}
+
 // tables are what the document shows, by name.
 var tables = map[string]struct {
 	head string
@@ -111,6 +124,23 @@ var tables = map[string]struct {
 		{"A minimal server in Go, reached directly", "{lean_direct_requests}, p99 {lean_direct_p99}", ""},
 		{"The same by its preview URL", "{lean_preview_requests}, p99 {lean_preview_p99}", ""},
 		{"**Preview over direct**, minimal server", "{lean_preview_share_of_direct}", "at least 70 %"},
+	}},
+	"databases": {"| | measured | goal |\n|---|---|---|\n", []shown{
+		{"Create to the first query", few("database_create_to_first_query"), "under 5 s (p50)"},
+		{"Asleep to the first query", few("database_wake_to_first_query"), "under 500 ms (p50)"},
+		{"Memory of one that is awake (PSS)", "{database_awake_pss}", ""},
+		{"Memory of one that sleeps", "{database_asleep_pss}", "none"},
+		routerRow("select", "Select", "1"), routerRow("select", "Select", "8"), routerRow("select", "Select", "64"),
+		routerRow("tpcb", "TPC-B", "1"), routerRow("tpcb", "TPC-B", "8"), routerRow("tpcb", "TPC-B", "64"),
+		pgbenchRow("1"), pgbenchRow("8"), pgbenchRow("64"),
+		{"**64 clients: the router over pgbouncer**", "{pgbench_select_64_clients_over_pgbouncer}", "more than 1"},
+		{"Archive lag, idle", "p50 {archive_lag_idle_p50}, worst {archive_lag_idle_max}", "under 60 s"},
+		{"Archive lag under TPC-B", "p50 {archive_lag_busy_p50}, worst {archive_lag_busy_max}", "under 60 s"},
+		{"What archiving costs `pgbench`'s TPC-B at PostgreSQL on this machine", "{archiving_cost}: {pgbench_tpcb_archived} with it, {pgbench_tpcb_unarchived} without", "under 5 %"},
+		{"Clone of 512 MB by a copy of the disk, to the first query", "{database_clone_by_copy}", ""},
+		{"Clone of 512 MB from the archive, to the first query", "{database_clone_from_archive}", ""},
+		{"A host is killed → its database is `failed`", "{database_host_lost_to_failed}", ""},
+		{"**`failed` → failed over, to the first query**", "{database_failed_to_failed_over}", "under 30 s"},
 	}},
 	"stages": {"| stage | | whose |\n|---|---|---|\n", []shown{
 		{"admission", "{create_stage_ours_admission_p50}", "ours"},

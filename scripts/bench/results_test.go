@@ -87,3 +87,11 @@ func TestSharesOfACreate(t *testing.T) {
 		t.Errorf("verdict: %v", err)
 	}
 }
+
+func TestBenchmarksOfPackagesAreRead(t *testing.T) {
+	out := "goos: linux\nBenchmarkPgbench/64_clients-2  \t 3\t6399758408 ns/op\t     26690 direct-tps\t     19814 tps\nBenchmarkTPCB-2   \t 2\t 1.5 tps\nPASS\nok  \tpkg\t58.202s\n"
+	got := parseBenchmarks(out)
+	if len(got) != 2 || got[0].name != "BenchmarkPgbench/64_clients" || got[0].values["tps"] != 19814 || got[0].values["direct-tps"] != 26690 || got[1].name != "BenchmarkTPCB" || got[1].values["tps"] != 1.5 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -97,6 +97,8 @@ func run(ctx context.Context, o options) (err error) {
 	if o.databases {
 		so.ReplicaEnv = append(so.ReplicaEnv, dbEnv...)
 		so.Templates = []string{stack.BaseTemplate, "postgres-16"}
+		// Each loss of a host would leave another disk.
+		so.HostEnv = map[string][]string{"s1": {"BERTH_DB_KEEP_DISKS=0s"}, "s2": {"BERTH_DB_KEEP_DISKS=0s"}}
 		if err := stack.Prepare(ctx, so, false, os.Stdout); err != nil {
 			return err
 		}

@@ -240,6 +240,13 @@ func databaseCall(r *http.Request) (op, id string) {
 	return "", ""
 }
 
+// KeptDisk reports whether a box was deleted, and its disk kept.
+func (h *Host) KeptDisk(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.keptDisks[id]
+}
+
 // database executes a call about a database. The caller holds the lock.
 func (h *Host) database(r *http.Request, c Call) (any, error) {
 	if strings.HasPrefix(c.Op, "archive.") {
@@ -333,6 +340,8 @@ func (h *Host) putDatabase(r *http.Request, b hostapi.Box) (any, error) {
 	if d.slow {
 		state.State, state.Ready = pgapi.StateStarting, false
 	}
+	b.Archive = spec.Archive.Name
+	h.boxes[b.ID] = b
 	d.specs[b.ID], d.states[b.ID] = spec, state
 	h.announce()
 	return state, nil

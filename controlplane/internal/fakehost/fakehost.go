@@ -53,6 +53,7 @@ type Host struct {
 	silent    bool // it sends no heartbeats
 	boxes     map[string]hostapi.Box
 	buried    map[string]uint64
+	keptDisks map[string]bool // by deleted box: whether its disk was kept
 	term      uint64
 	cluster   string   // of term
 	former    []string // former clusters, whose calls are refused
@@ -126,7 +127,7 @@ func NewAs(t testing.TB, node *pki.Node, memoryMB int) *Host {
 		ID: node.Identity.Name, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
-		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, puts: map[string]int{}, transitions: map[string]int{}, memoryLost: map[string]bool{},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, keptDisks: map[string]bool{}, puts: map[string]int{}, transitions: map[string]int{}, memoryLost: map[string]bool{},
 	}
 	h.guest.init()
 	h.objects, h.databases = newObjects(), newDatabases()
@@ -369,6 +370,7 @@ func (h *Host) do(r *http.Request, c Call) (any, error) {
 			return nil, &hostapi.Error{Code: hostapi.CodeStaleGeneration, Message: "a younger box is here"}
 		}
 		h.buried[c.ID] = max(h.buried[c.ID], generation)
+		h.keptDisks[c.ID] = r.URL.Query().Get(hostapi.QueryKeepDisk) == "true"
 		delete(h.boxes, c.ID)
 		h.objects.gone(c.ID)
 		h.databases.gone(c.ID)

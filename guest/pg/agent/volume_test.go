@@ -158,6 +158,41 @@ func TestATenantWhoFillsTheVolume(t *testing.T) {
 	g.must(t, "INSERT INTO a VALUES ('more')")
 }
 
+// Who is refused for want of room makes some: deletes rows, by saying that the transaction
+// is to write, and vacuums. Nobody else has to do anything, and no session is cut.
+func TestRoomIsMadeByDeletingRows(t *testing.T) {
+	tier.Slow(t)
+	dir := volume(t, 600)
+	g := start(t, func(c *Config) {
+		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: 250 << 20, Stop: 60 << 20, Ballast: 8 << 20}
+	})
+	a := newArchive()
+	g.await(t, "ready", ready)
+	a.from(t, g)
+	g.credentials(t, app)
+	g.must(t, "CREATE TABLE a (x text STORAGE external)")
+	const insert = "INSERT INTO a SELECT repeat(md5(g::text), 250) FROM generate_series(1, 500) g"
+	refused := false
+	for range 400 {
+		if _, err := g.sql(t, insert); err != nil {
+			if refused = sqlState(err) == "25006"; !refused {
+				t.Fatalf("it is refused with %v", err)
+			}
+			break
+		}
+	}
+	if st, err := g.Status(pgtest.Context(t)); !refused || err != nil || st.Volume.Writes != pgapi.WritesLimited || !st.Ready {
+		t.Fatalf("refused: %t; %+v, %v", refused, st.Volume, err)
+	}
+	if g.must(t, "SELECT count(*) > 0 FROM a") != "t" {
+		t.Error("what was written cannot be read")
+	}
+	g.must(t, "BEGIN READ WRITE; DELETE FROM a; COMMIT")
+	g.must(t, "VACUUM a")
+	g.await(t, "open", func(st pgapi.Status) bool { return st.Volume.Writes == pgapi.WritesOpen && st.Ready })
+	g.must(t, insert)
+}
+
 func TestAnEndForWantOfRoomIsSurvived(t *testing.T) {
 	tier.Slow(t)
 	dir := volume(t, 500)

@@ -194,6 +194,57 @@ func TestAServerThatDiesIsStartedAgain(t *testing.T) {
 	}
 }
 
+// Where memory runs out the kernel ends a session and not the postmaster, which keeps
+// guestpg's protection. The others' sessions end too, and what was committed is there.
+func TestASessionThatTakesAllMemory(t *testing.T) {
+	const mine = "/proc/self/oom_score_adj"
+	was, err := os.ReadFile(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	protected := os.WriteFile(mine, []byte("-500"), 0o644) == nil // as guestpg is; containers may not
+	t.Cleanup(func() { _ = os.WriteFile(mine, was, 0o644) })
+	c := pgtest.Config(t)
+	s := pgtest.Run(t, c)
+	query(t, s, "CREATE TABLE public.kept AS SELECT 1 AS a")
+	ctx := pgtest.Context(t)
+	greedy, err := s.Connect(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer greedy.Close(context.Background())
+	main := postmaster(t, c)
+	session := int(greedy.PgConn().PID())
+	for pid, want := range map[int]string{main: "-500", session: "0"} {
+		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
+		if !protected {
+			want = strings.TrimSpace(string(was))
+		}
+		if err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("the kernel's killer sees process %d with %q, %v; want %s", pid, got, err, want)
+		}
+	}
+	if err := syscall.Kill(session, syscall.SIGKILL); err != nil { // as the kernel does
+		t.Fatal(err)
+	}
+	if _, err := greedy.Exec(ctx, "SELECT 1"); err == nil {
+		t.Error("its session goes on")
+	}
+	await(t, s, "ready", func(v postgres.View) bool { return v.State == pgapi.StateReady })
+	pgtest.Await(t, "another session", func() bool {
+		conn, err := s.Connect(ctx)
+		if err != nil {
+			return false
+		}
+		defer conn.Close(ctx)
+		var a int
+		return conn.QueryRow(ctx, "SELECT a FROM public.kept").Scan(&a) == nil && a == 1
+	})
+	if now := postmaster(t, c); now != main {
+		t.Errorf("the postmaster was %d and is %d", main, now)
+	}
+}
+
 func TestAServerThatCannotStartSaysWhy(t *testing.T) {
 	c := pgtest.Config(t)
 	s := pgtest.Run(t, c)
