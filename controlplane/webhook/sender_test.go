@@ -55,6 +55,8 @@ func TestWhatIsNoSuccess(t *testing.T) {
 		"308":                     {newReceiver(t, redirect(308)).URL, 308, "redirects are not followed"},
 		"304":                     {newReceiver(t, status(304)).URL, 304, "redirects are not followed"},
 		"404":                     {newReceiver(t, status(404)).URL, 404, "the status is not 2xx"},
+		"410":                     {newReceiver(t, status(410)).URL, 410, "the status is not 2xx"},
+		"500":                     {newReceiver(t, status(500)).URL, 500, "the status is not 2xx"},
 		"503":                     {newReceiver(t, status(503)).URL, 503, "the status is not 2xx"},
 		"nobody":                  {nobody.URL, 0, "the connection was refused"},
 		"unknown authority":       {tls.URL, 0, "the certificate is not valid"},
@@ -167,6 +169,52 @@ func TestANameThatIsPublicFirstAndThenPrivate(t *testing.T) {
 	}
 	if n := len(hook.requests()); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// Only the status counts, however the answer goes on.
+func TestWhatIsASuccess(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{Timeout: time.Hour})
+	var sent atomic.Int64
+	for name, c := range map[string]struct {
+		status int
+		answer http.HandlerFunc
+	}{
+		"200": {200, status(200)},
+		"201": {201, status(201)},
+		"204": {204, status(204)},
+		"299": {299, status(299)},
+		"closed early": {200, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = w.Write([]byte("x"))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}},
+		"1 GB": {200, func(w http.ResponseWriter, _ *http.Request) {
+			piece := make([]byte, 1<<20)
+			for range 1 << 10 {
+				n, err := w.Write(piece)
+				sent.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := r.register(newReceiver(t, c.answer).URL)
+			r.test(e.ID)
+			d := r.becomes(e.ID, api.WebhookDelivered, 1)
+			if a := d.Attempts[0]; a.StatusCode == nil || *a.StatusCode != c.status || a.Error != nil {
+				t.Errorf("%+v", a)
+			}
+			if err := r.webhooks().Delete(t.Context(), caller, e.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := sent.Load(); n == 0 || n > 100<<20 { // what fits into buffers may be sent
+		t.Errorf("%d bytes of 1 GB were taken", n)
 	}
 }
 
