@@ -38,8 +38,8 @@ type walker struct {
 // walked is a route of the document. need is its access: "", "workspace", "jwt",
 // "operator" or "broker".
 type walked struct {
-	method, path, need, body string
-	statuses                 map[string]json.RawMessage // that the document has
+	id, method, path, need, body string
+	statuses                     map[string]json.RawMessage // that the document has
 }
 
 func (rt walked) name() string { return rt.method + " " + rt.path }
@@ -72,6 +72,7 @@ func newWalker(t *testing.T) *walker {
 	_, doc := raw(t, http.MethodGet, w.server.URL+"/openapi.json", "", "")
 	var parsed struct {
 		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
 			Security    []map[string][]string
 			RequestBody *struct {
 				Content map[string]struct{ Example json.RawMessage }
@@ -84,7 +85,7 @@ func newWalker(t *testing.T) *walker {
 	}
 	for path, methods := range parsed.Paths {
 		for method, op := range methods {
-			rt := walked{method: strings.ToUpper(method), path: path, statuses: op.Responses}
+			rt := walked{id: op.OperationID, method: strings.ToUpper(method), path: path, statuses: op.Responses}
 			for _, s := range op.Security {
 				for scheme := range s {
 					switch scheme {
