@@ -182,6 +182,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_VOLUME_SIZE_MB      size of a volume that is created without one (default 256)
   BERTH_VOLUME_MAX_MB       size of a volume at most, 16 to 65536 (default 65536)
   BERTH_FORK_MAX            children of one fork at most, 1 to 16 (default 16)
+  BERTH_REQUEST_ID_MAX      characters of a client's X-Request-Id that is reused, 24 to 200 (default 64)
   BERTH_LOG_LEVEL           debug, info, warn or error (default info)
   BERTH_LOG_FORMAT          text or json (default text)
 

@@ -63,8 +63,12 @@ const MaxCluster = 64
 // that is still on its way makes no box. Without it, whatever is there goes.
 const QueryGeneration = "generation"
 
-// HeaderRequestID is passed on from the public API into every log line.
-const HeaderRequestID = "X-Request-Id"
+// HeaderRequestID is passed on from the public API into every log line. A host ignores one
+// with more characters than MaxRequestID.
+const (
+	HeaderRequestID = "X-Request-Id"
+	MaxRequestID    = 200
+)
 
 // Code names why a host refused, so that nobody branches on a text.
 type Code string
