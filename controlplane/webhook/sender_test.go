@@ -2,10 +2,12 @@ package webhook_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -115,11 +117,10 @@ func TestNothingIsSentInPlaintext(t *testing.T) {
 	}
 }
 
-// rebinding runs a name server that answers with the next address each time. It returns a
-// resolver and the number of questions.
-func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
+// nameServer runs a name server that answers questions of type A and AAAA with what answer
+// returns, and returns a resolver that asks it. An answer of the other type is left out.
+func nameServer(t *testing.T, answer func(q dns.Question) netip.Addr) *net.Resolver {
 	t.Helper()
-	var asked atomic.Int64
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,9 +128,12 @@ func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64)
 	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			n := min(int(asked.Add(1)), len(addresses)) - 1
-			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(addresses[n])}}
+		h := dns.RR_Header{Name: q.Question[0].Name, Rrtype: q.Question[0].Qtype, Class: dns.ClassINET}
+		switch a := answer(q.Question[0]); {
+		case h.Rrtype == dns.TypeA && a.Is4():
+			m.Answer = []dns.RR{&dns.A{Hdr: h, A: a.AsSlice()}}
+		case h.Rrtype == dns.TypeAAAA && a.Is6():
+			m.Answer = []dns.RR{&dns.AAAA{Hdr: h, AAAA: a.AsSlice()}}
 		}
 		_ = w.WriteMsg(m)
 	})}
@@ -142,7 +146,53 @@ func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", packets.LocalAddr().String())
 	}
-	return &net.Resolver{PreferGo: true, Dial: dial}, &asked
+	return &net.Resolver{PreferGo: true, Dial: dial}
+}
+
+// rebinding returns a resolver that answers with the next address each time, and the number
+// of questions.
+func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
+	t.Helper()
+	var asked atomic.Int64
+	return nameServer(t, func(q dns.Question) netip.Addr {
+		if q.Qtype != dns.TypeA {
+			return netip.Addr{}
+		}
+		return netip.MustParseAddr(addresses[min(int(asked.Add(1)), len(addresses))-1])
+	}), &asked
+}
+
+// Whatever a name leads to, in whatever form, is checked when it is dialled.
+func TestNamesOfPrivateAddresses(t *testing.T) {
+	addresses := []string{
+		"127.0.0.1", "127.1.2.3", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
+		"::1", "::", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2002:7f00:1::1", "2001::1", "fd00::1", "fe80::1", "ff02::1",
+	}
+	resolver := nameServer(t, func(q dns.Question) netip.Addr {
+		n, err := strconv.Atoi(strings.TrimSuffix(q.Name, ".hooks.example.com."))
+		if err != nil {
+			return netip.Addr{}
+		}
+		return netip.MustParseAddr(addresses[n])
+	})
+	r := newRig(t, 1, webhook.Config{Resolver: resolver, Allowed: webhook.Public})
+	hook := newReceiver(t, nil)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(hook.URL, "http://"))
+	for n, address := range addresses {
+		t.Run(address, func(t *testing.T) {
+			e := r.register(fmt.Sprintf("http://%d.hooks.example.com:%s", n, port))
+			r.test(e.ID)
+			if why, _ := r.failed(e.ID); why != "the address is not public" {
+				t.Error(why)
+			}
+			if err := r.webhooks().Delete(t.Context(), caller, e.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := len(hook.requests()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
 }
 
 // 127.0.0.1 stands for a public address and 127.0.0.2 for a private one. The receiver
