@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/githost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -20,9 +21,10 @@ import (
 	"github.com/berth-cloud/berth/tier"
 )
 
-// A leader is lost at each step of a push and of a pull request's life: before and after
-// each write of an app, before each call to GitHub, and before its answer. The next one
-// goes on, and nothing is done twice.
+// A leader is lost at each step of a connection, a push, a pull request's life and the end of
+// the connection: before and after each write of an app, before each call to GitHub, and
+// before its answer. The next one goes on, and nothing is done twice. Who had no answer asks
+// again.
 func TestALeaderIsLostAtEachStep(t *testing.T) {
 	tier.Slow(t)
 	steps := lifeWithout(t, 0, false)
@@ -44,8 +46,10 @@ func TestALeaderIsLostAtEachStep(t *testing.T) {
 func lifeWithout(t *testing.T, lost int64, unheard bool) int64 {
 	t.Helper()
 	r := newRigOf(t, 3, func(c *githost.Config) { c.Delays = slices.Repeat([]time.Duration{time.Second}, 10) })
-	i := r.connect(caller, "acme", "shop")
 	r.app("ws", "app-a", r.github.URL+"/acme/shop", "main")
+	back := r.state(caller)
+	i := r.github.Install(fakegithub.Installation{Account: "acme", Org: true, Repos: []string{"shop"}})
+	id := fmt.Sprint(i.ID)
 	var steps atomic.Int64
 	step := func() bool {
 		if steps.Add(1) != lost {
@@ -110,6 +114,10 @@ func lifeWithout(t *testing.T, lost int64, unheard bool) int64 {
 		told(commit, "success", "in_progress success")
 	}
 
+	await("the connection", func() bool {
+		got, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: id, State: back, SetupAction: "install"})
+		return err == nil && got.ID == id
+	})
 	send("push", "push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('0'), After: sha('1'), At: at}))
 	goesLive("app-a", '1')
 	pull("opened", 0, '2', 0)
@@ -125,6 +133,14 @@ func lifeWithout(t *testing.T, lost int64, unheard bool) int64 {
 		_, there := raftstore.Get(r.view(), record.Apps, "app-a-pr5")
 		return !there && len(raftstore.All(r.view(), record.GitPreviews)) == 0 && len(raftstore.Find(r.view(), record.GitHeads, "pending", "yes")) == 0
 	})
+
+	await("the end of the connection", func() bool {
+		err := r.hosts().DeleteInstallation(t.Context(), caller, id)
+		return err == nil || apierror.CodeOf(err) == apierror.ENotFound
+	})
+	if left := raftstore.All(r.view(), record.GitInstallations); len(left) > 0 {
+		t.Errorf("%+v", left[0])
+	}
 
 	if steps.Load() < lost {
 		t.Skipf("there were only %d steps", steps.Load())
