@@ -40,6 +40,7 @@ type walker struct {
 type walked struct {
 	id, method, path, need, body string
 	statuses                     map[string]json.RawMessage // that the document has
+	query                        []string                   // names of its parameters
 }
 
 func (rt walked) name() string { return rt.method + " " + rt.path }
@@ -77,7 +78,8 @@ func newWalker(t *testing.T) *walker {
 			RequestBody *struct {
 				Content map[string]struct{ Example json.RawMessage }
 			} `json:"requestBody"`
-			Responses map[string]json.RawMessage
+			Responses  map[string]json.RawMessage
+			Parameters []struct{ Name, In string }
 		}
 	}
 	if err := json.Unmarshal([]byte(doc), &parsed); err != nil {
@@ -100,6 +102,11 @@ func newWalker(t *testing.T) *walker {
 					case "brokerToken":
 						rt.need = "broker"
 					}
+				}
+			}
+			for _, p := range op.Parameters {
+				if p.In == "query" {
+					rt.query = append(rt.query, p.Name)
 				}
 			}
 			if op.RequestBody != nil {
