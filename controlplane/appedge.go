@@ -50,6 +50,7 @@ func (c *Config) checkApps() error {
 func (s *Server) openEdge(previews *edge.Previews, apps edge.Apps) *edge.Edge {
 	cfg := edge.Config{
 		Find: s.findSandbox, Host: s.clients.At, Leading: s.store.IsLeader, Log: s.log, Registerer: s.metrics.registry,
+		MaxRequestID: s.cfg.MaxRequestID,
 	}
 	if s.cfg.PreviewSuffix != "" {
 		cfg.Previews = previews

@@ -23,6 +23,8 @@ type Apps struct {
 
 	AppHealth *time.Duration `env:"BERTH_APP_HEALTH" envDefault:"1m"` // how long an app that was started may take to answer
 
+	LastRequest *time.Duration `env:"BERTH_APP_LAST_REQUEST" envDefault:"1m"` // between two writes of an app's last_request_at
+
 	FunctionIdle *time.Duration `env:"BERTH_FUNCTION_IDLE" envDefault:"60s"` // how long a function may be without a request before it sleeps
 
 	AppMaxPerWorkspace *int `env:"BERTH_APP_MAX_PER_WORKSPACE" envDefault:"100"`
@@ -38,7 +40,7 @@ type Apps struct {
 func (c *Apps) validate() error {
 	for name, d := range map[string]*time.Duration{
 		"BERTH_DEPLOY_BUDGET": c.DeployBudget, "BERTH_APP_SWEEP": c.AppSweep, "BERTH_APP_MIN_IDLE": c.AppMinIdle, "BERTH_APP_DRAIN": c.AppDrain,
-		"BERTH_FUNCTION_IDLE": c.FunctionIdle, "BERTH_APP_IDLE": c.AppIdle, "BERTH_APP_HEALTH": c.AppHealth,
+		"BERTH_FUNCTION_IDLE": c.FunctionIdle, "BERTH_APP_IDLE": c.AppIdle, "BERTH_APP_HEALTH": c.AppHealth, "BERTH_APP_LAST_REQUEST": c.LastRequest,
 	} {
 		if d != nil && *d < time.Second {
 			return fmt.Errorf("%s is %s, want at least 1s", name, *d)
@@ -53,6 +55,8 @@ func (c *Apps) validate() error {
 		return fmt.Errorf("BERTH_APP_IDLE is %s, want whole seconds", *c.AppIdle)
 	case core.OrZero(c.AppIdle) > app.MaxIdle:
 		return fmt.Errorf("BERTH_APP_IDLE is %s, want at most %s", *c.AppIdle, app.MaxIdle)
+	case core.OrZero(c.LastRequest) > time.Hour:
+		return fmt.Errorf("BERTH_APP_LAST_REQUEST is %s, want at most 1h", *c.LastRequest)
 	case core.OrZero(c.AppCacheMB) < 0 || core.OrZero(c.AppCacheMB) > 1024:
 		return fmt.Errorf("BERTH_APP_CACHE_MB is %d, want 0 to 1024", *c.AppCacheMB)
 	case core.OrZero(c.AppMaxPerWorkspace) < 0:
@@ -71,7 +75,7 @@ func (s *Server) newApps(c *core.Core, sandboxes *sandbox.Sandboxes, templates *
 	return joinApps(c, app.Config{
 		Sandboxes: sandboxes, Templates: templates, Databases: databases, URL: s.cfg.appURL(), Budget: core.OrZero(a.DeployBudget), Sweep: core.OrZero(a.AppSweep),
 		MinIdle: a.AppMinIdle, Idle: a.AppIdle, Drain: core.OrZero(a.AppDrain), FunctionIdle: a.FunctionIdle, MaxPerWorkspace: a.AppMaxPerWorkspace, AllowHTTP: a.GitAllowHTTP,
-		CacheMB: a.AppCacheMB, Health: core.OrZero(a.AppHealth),
+		CacheMB: a.AppCacheMB, Health: core.OrZero(a.AppHealth), WriteRequests: core.OrZero(a.LastRequest),
 	}, gitHosts)
 }
 

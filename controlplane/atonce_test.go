@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/webhook"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
@@ -45,6 +47,81 @@ func TestAThousandCreatesAtOnceAtALimitOfTen(t *testing.T) {
 	all.Wait()
 	if rows := len(raftstore.All(r.Leader().Store.View(), record.Sandboxes)); made.Load() != most || refused.Load() != creates-most || rows != most {
 		t.Errorf("%d made, %d refused, %d rows", made.Load(), refused.Load(), rows)
+	}
+}
+
+// Each of the other quotas holds too when many create at once, and nobody is refused for
+// another reason.
+func TestEveryQuotaHoldsAtOnce(t *testing.T) {
+	const creates, most = 200, 3
+	r := testplane.NewRig(t, 1)
+	ctx, n := t.Context(), r.Node
+	ann, err := n.Orgs.SignIn(ctx, "iss", "ann", "ann@example.com", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, none := ann.WorkspaceID, core.Idempotency{}
+	c := core.Caller{WorkspaceID: ws, KeyID: "k"}
+	r.Update(func(tx *raftstore.Tx) error {
+		row, _ := raftstore.Get(tx, record.Workspaces, ws)
+		row = row.Clone()
+		row.Quotas = record.Quotas{Apps: new(most), Keys: new(most), Members: new(most), VolumeMB: new(most * 256)}
+		raftstore.Put(tx, record.Workspaces, row)
+		return nil
+	})
+	for what, create := range map[string]func(i int) error{
+		"max apps reached": func(i int) error {
+			if i%2 == 0 {
+				_, err := n.Apps.Functions().Create(ctx, c, api.CreateFunction{Name: fmt.Sprint("f", i), Runtime: "python"}, none)
+				return err
+			}
+			_, err := n.Apps.Create(ctx, c, api.CreateApp{Name: fmt.Sprint("a", i), GitURL: "https://git.example.com/a/b"}, none)
+			return err
+		},
+		"max webhook endpoints reached": func(int) error {
+			_, err := n.Webhooks.Create(ctx, c, api.CreateWebhookEndpoint{URL: "https://example.com"}, none)
+			return err
+		},
+		"max keys reached": func(int) error {
+			_, err := n.Orgs.CreateToken(ctx, ann, api.CreateToken{Name: "ci"}, none)
+			return err
+		},
+		"volume quota exceeded": func(i int) error {
+			_, err := n.Volumes.Create(ctx, c, api.CreateVolume{Name: fmt.Sprint("v", i)}, none)
+			return err
+		},
+		"seat limit reached: your unlimited plan allows 3 member(s). Upgrade to invite more.": func(i int) error {
+			_, err := n.Orgs.Invite(ctx, ann, ws, api.Invite{Email: fmt.Sprintf("bob%d@example.com", i)}, none)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var made, refused atomic.Int64
+			var all sync.WaitGroup
+			for i := range creates {
+				all.Go(func() {
+					switch e := apierror.As(create(i)); {
+					case e == nil:
+						made.Add(1)
+					case e.Message == what:
+						refused.Add(1)
+					default:
+						t.Errorf("%v", e)
+					}
+				})
+			}
+			all.Wait()
+			want := int64(most)
+			switch {
+			case strings.HasPrefix(what, "seat"):
+				want-- // who invites has a seat
+			case strings.Contains(what, "webhook"):
+				want = webhook.DefaultMaxEndpoints
+			}
+			if made.Load() != want || refused.Load() != creates-want {
+				t.Errorf("%d made, %d refused", made.Load(), refused.Load())
+			}
+		})
 	}
 }
 

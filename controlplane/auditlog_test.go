@@ -3,10 +3,14 @@ package controlplane
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/api"
+	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/org"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 )
@@ -82,5 +86,97 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	var page []api.AuditEntry
 	if err := json.Unmarshal([]byte(answer), &page); err != nil || len(page) != 1 || page[0].Action != "firstUseOfToken" || page[0].WorkspaceID != made.ID {
 		t.Errorf("%s, %v", answer, err)
+	}
+}
+
+// Every delete of a tenant's, and all that operators change, is told by the route that does
+// it: in the log of the workspace, once, with what it acts on.
+func TestEveryDestructiveActIsTold(t *testing.T) {
+	w := newWalker(t)
+	has := w.belongings()
+	key, owner := w.key("ws", "aaaaaaaa"), w.person("olga", record.RoleOwner)
+	w.person("mel", record.RoleMember)
+	mel := org.UserID(jwtIssuer, "mel")
+	do := func(method, path, bearer, body string) string {
+		t.Helper()
+		resp, answer := raw(t, method, w.server.URL+path, bearer, body)
+		if resp.StatusCode >= 300 {
+			t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, answer)
+		}
+		return answer
+	}
+	for _, path := range []string{"/v1/apps/" + has.app + "/env/A", "/v1/functions/" + has.function + "/env/A", "/v1/repos/9/preview-env/A"} {
+		do("PUT", path, key, `{"value":"x"}`)
+	}
+	do("POST", "/v1/apps/"+has.app+"/domains", key, `{"domain":"shop.example.com"}`)
+	var token api.NewToken
+	var invitation api.NewInvitation
+	for path, made := range map[string]any{"/v1/me/tokens": &token, "/v1/orgs/ws/members": &invitation} {
+		if err := json.Unmarshal([]byte(do("POST", path, owner, `{"name":"ci","email":"bob@example.com"}`)), made); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var other api.Org
+	if err := json.Unmarshal([]byte(do("POST", "/v1/orgs", owner, `{"name":"other"}`)), &other); err != nil {
+		t.Fatal(err)
+	}
+	own := map[string]string{ // what belongings do not fill
+		"/v1/apps/{id}/domains/{domain}":         "/v1/apps/" + has.app + "/domains/shop.example.com",
+		"/v1/repos/{repo}/preview-env/{key}":     "/v1/repos/9/preview-env/A",
+		"/v1/me/tokens/{prefix}":                 "/v1/me/tokens/" + token.Prefix,
+		"/v1/orgs/{id}/members/{user}":           "/v1/orgs/ws/members/" + mel,
+		"/v1/orgs/{id}/invitations/{invitation}": "/v1/orgs/ws/invitations/" + invitation.ID,
+		"/v1/orgs/{id}":                          "/v1/orgs/" + other.ID,
+	}
+	untold := []string{
+		"removeFile", "removePort", "deleteCommand", // inside a sandbox
+		"deleteAtApp", "deleteAtFunction", // a tenant's program decides what it means
+		"deleteGithubInstallation", // needs a GitHub
+	}
+	routes := slices.DeleteFunc(slices.Clone(w.routes), func(rt walked) bool {
+		destroys := rt.method == http.MethodDelete || rt.id == "rotateWebhookSecret" || rt.need == "operator" && rt.method != http.MethodGet
+		return !destroys || slices.Contains(untold, rt.id)
+	})
+	// What is in an app goes before the app.
+	slices.SortStableFunc(routes, func(a, b walked) int { return strings.Count(b.path, "/") - strings.Count(a.path, "/") })
+	entries := func(action string) (out []*record.AuditEntry) {
+		for _, e := range raftstore.All(w.rig.Node.Store.View(), record.AuditEntries) {
+			if e.Action == action {
+				out = append(out, e)
+			}
+		}
+		return out
+	}
+	for _, rt := range routes {
+		if rt.need == "operator" { // also what is refused
+			status, e := w.call(rt, w.fill(rt), adminToken)
+			if got := entries(rt.id); len(got) == 0 || got[0].ActorType != core.ActorOperator {
+				t.Errorf("%s: %d %+v is told by %+v", rt.name(), status, e, got)
+			}
+			continue
+		}
+		path, known := own[rt.path]
+		if !known {
+			path, _, _ = strings.Cut(has.fill(rt.path), "?")
+		}
+		credential, chain := key, "ws"
+		if rt.need == "jwt" {
+			credential = owner
+		}
+		if rt.id == "deleteOrg" {
+			chain = other.ID
+		}
+		do(rt.method, path, credential, rt.body)
+		got := entries(rt.id)
+		if len(got) != 1 {
+			t.Errorf("%s is told by %d entries", rt.name(), len(got))
+			continue
+		}
+		if e := got[0]; e.Chain != chain || e.Outcome != core.OutcomeOK || e.ActorID == "" || e.Resource == "" || e.RequestID == "" {
+			t.Errorf("%s is told as %+v", rt.name(), e)
+		}
+	}
+	if len(routes) < 30 {
+		t.Errorf("only %d routes were walked", len(routes))
 	}
 }

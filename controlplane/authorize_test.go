@@ -38,8 +38,9 @@ type walker struct {
 // walked is a route of the document. need is its access: "", "workspace", "jwt",
 // "operator" or "broker".
 type walked struct {
-	method, path, need, body string
-	statuses                 map[string]json.RawMessage // that the document has
+	id, method, path, need, body string
+	statuses                     map[string]json.RawMessage // that the document has
+	query                        []string                   // names of its parameters
 }
 
 func (rt walked) name() string { return rt.method + " " + rt.path }
@@ -72,11 +73,13 @@ func newWalker(t *testing.T) *walker {
 	_, doc := raw(t, http.MethodGet, w.server.URL+"/openapi.json", "", "")
 	var parsed struct {
 		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
 			Security    []map[string][]string
 			RequestBody *struct {
 				Content map[string]struct{ Example json.RawMessage }
 			} `json:"requestBody"`
-			Responses map[string]json.RawMessage
+			Responses  map[string]json.RawMessage
+			Parameters []struct{ Name, In string }
 		}
 	}
 	if err := json.Unmarshal([]byte(doc), &parsed); err != nil {
@@ -84,7 +87,7 @@ func newWalker(t *testing.T) *walker {
 	}
 	for path, methods := range parsed.Paths {
 		for method, op := range methods {
-			rt := walked{method: strings.ToUpper(method), path: path, statuses: op.Responses}
+			rt := walked{id: op.OperationID, method: strings.ToUpper(method), path: path, statuses: op.Responses}
 			for _, s := range op.Security {
 				for scheme := range s {
 					switch scheme {
@@ -99,6 +102,11 @@ func newWalker(t *testing.T) *walker {
 					case "brokerToken":
 						rt.need = "broker"
 					}
+				}
+			}
+			for _, p := range op.Parameters {
+				if p.In == "query" {
+					rt.query = append(rt.query, p.Name)
 				}
 			}
 			if op.RequestBody != nil {

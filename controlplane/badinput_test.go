@@ -221,3 +221,64 @@ func with(object, member, value string) string {
 	slices.Sort(out)
 	return "{" + strings.Join(append(out, fmt.Sprintf("%q:%s", member, value)), ",") + "}"
 }
+
+// Whatever is in the path or the query of a route, by whoever may call it, is answered as a
+// mistake of the caller, or by what there is, and nothing is written.
+func TestNonsenseInPathsAndQueries(t *testing.T) {
+	w := newWalker(t)
+	credentials := map[string]string{"operator": adminToken, "workspace": w.key("ws", "aaaaaaaa"), "jwt": w.person("olga", record.RoleOwner)}
+	nonsense := []string{
+		"%00", "%FF%FE", "%0d%0aX-Evil:%201", "..%2F..%2Fetc%2Fpasswd", "%2e%2e", "%20", "-1", "99999999999999999999", "null", "%7B%7D", "%27%20OR%201=1--", "%F0%9F%92%A3", "%25s%25n", strings.Repeat("x", 5000),
+	}
+	send := func(rt walked, path string) {
+		t.Helper()
+		body := ""
+		if rt.method != http.MethodGet && rt.method != http.MethodDelete {
+			body = "{}"
+		}
+		resp, got := raw(t, rt.method, w.server.URL+path, credentials[rt.need], body)
+		if resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented { // GitHub is not set up
+			t.Errorf("%s %.120s: %d %.200s", rt.method, path, resp.StatusCode, got)
+		}
+		var e api.ErrorBody
+		if resp.StatusCode >= 400 && (json.Unmarshal([]byte(got), &e) != nil || e.Error == "" || len(got) > 2000) {
+			t.Errorf("%s %.120s: %d %.200s", rt.method, path, resp.StatusCode, got)
+		}
+		if resp.Header.Get("X-Evil") != "" {
+			t.Errorf("%s %.120s sets a header", rt.method, path)
+		}
+	}
+	before, sent := w.rows(), 0
+	for _, rt := range w.routes {
+		if credentials[rt.need] == "" {
+			continue
+		}
+		if strings.Contains(rt.path, "{") {
+			for _, n := range nonsense {
+				path := rt.path
+				for strings.Contains(path, "{") {
+					head, tail, _ := strings.Cut(path, "{")
+					_, tail, _ = strings.Cut(tail, "}")
+					path = head + n + tail
+				}
+				send(rt, path)
+				sent++
+			}
+		}
+		if rt.method != http.MethodGet {
+			continue
+		}
+		for _, name := range rt.query {
+			for _, n := range append([]string{"", "x", "2026-13-45", "&" + name + "="}, nonsense...) {
+				send(rt, w.fill(rt)+"?"+name+"="+n)
+				sent++
+			}
+		}
+	}
+	if sent < 2000 {
+		t.Errorf("only %d requests were sent", sent)
+	}
+	if w.rows() != before {
+		t.Error("something was written")
+	}
+}

@@ -16,10 +16,12 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/authn"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/fork"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
 	"github.com/berth-cloud/berth/controlplane/pki"
 	"github.com/berth-cloud/berth/controlplane/volume"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/sdnotify"
 )
@@ -109,6 +111,9 @@ type Config struct {
 	VolumeMaxMB  int `env:"BERTH_VOLUME_MAX_MB" envDefault:"65536"`
 	// ForkMax is the most children of one fork; 0: the default.
 	ForkMax int `env:"BERTH_FORK_MAX" envDefault:"16"`
+	// MaxRequestID is the most characters of a client's X-Request-Id that is reused; 0:
+	// the default.
+	MaxRequestID int `env:"BERTH_REQUEST_ID_MAX" envDefault:"64"`
 
 	// Tiers is a file with the tiers of workspaces; DefaultTier the tier of those that
 	// have none of their own. docs/limits.md explains both.
@@ -221,6 +226,9 @@ func (c *Config) load() (replica, error) {
 	}
 	if c.ForkMax < 0 || c.ForkMax > fork.MaxFork {
 		return replica{}, fmt.Errorf("BERTH_FORK_MAX is %d, want 1 to %d", c.ForkMax, fork.MaxFork)
+	}
+	if n := c.MaxRequestID; n != 0 && (n < core.LeastRequestID || n > hostapi.MaxRequestID) {
+		return replica{}, fmt.Errorf("BERTH_REQUEST_ID_MAX is %d, want %d to %d", n, core.LeastRequestID, hostapi.MaxRequestID)
 	}
 	if err := errors.Join(c.Databases.validate(), c.Apps.validate(), c.Billing.validate(), c.Audit.validate(), c.checkWebhooks(), c.checkGitHosts(c.GitAllowHTTP)); err != nil {
 		return replica{}, err

@@ -84,6 +84,8 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"volumes too small for a file system", func(c *Config) { c.VolumeMaxMB = 15 }, "BERTH_VOLUME_MAX_MB"},
 		{"a default volume too small for one", func(c *Config) { c.VolumeSizeMB = 1 }, "BERTH_VOLUME_SIZE_MB"},
 		{"more children than can be forked", func(c *Config) { c.ForkMax = 17 }, "BERTH_FORK_MAX"},
+		{"request ids shorter than our own", func(c *Config) { c.MaxRequestID = 23 }, "BERTH_REQUEST_ID_MAX"},
+		{"request ids that hosts drop", func(c *Config) { c.MaxRequestID = 201 }, "BERTH_REQUEST_ID_MAX"},
 		{"fewer children than none", func(c *Config) { c.ForkMax = -1 }, "BERTH_FORK_MAX"},
 		{"an app that sleeps at once", func(c *Config) { c.AppIdle = new(time.Millisecond) }, "BERTH_APP_IDLE"},
 		{"an app that hardly ever sleeps", func(c *Config) { c.AppIdle = new(8 * 24 * time.Hour) }, "BERTH_APP_IDLE"},

@@ -16,7 +16,8 @@ type Databases struct {
 	ArchiveInterval *time.Duration `env:"BERTH_DB_ARCHIVE_INTERVAL" envDefault:"1m"` // the most by which the archive may lag behind writes
 	TargetTimeAge   *time.Duration `env:"BERTH_DB_TARGET_TIME_MIN_AGE" envDefault:"2m"`
 	BackupInterval  *time.Duration `env:"BERTH_DB_BACKUP_INTERVAL" envDefault:"24h"`
-	Retention       *time.Duration `env:"BERTH_DB_RETENTION" envDefault:"168h"` // how far back a database can be restored
+	Retention       *time.Duration `env:"BERTH_DB_RETENTION" envDefault:"168h"`  // how far back a database can be restored
+	FailoverETA     *time.Duration `env:"BERTH_DB_FAILOVER_ETA" envDefault:"3m"` // roughly how long a failover takes, as clients are told
 
 	MaxPerWorkspace *int `env:"BERTH_DB_MAX_PER_WORKSPACE" envDefault:"100"`
 }
@@ -30,7 +31,7 @@ func (c *Databases) validate() error {
 	}{
 		{"BERTH_DB_IDLE", c.Idle, false}, {"BERTH_DB_FIRST_BACKUP", c.FirstBackup, true}, {"BERTH_DB_ARCHIVE_INTERVAL", c.ArchiveInterval, false},
 		{"BERTH_DB_TARGET_TIME_MIN_AGE", c.TargetTimeAge, true}, {"BERTH_DB_BACKUP_INTERVAL", c.BackupInterval, false},
-		{"BERTH_DB_RETENTION", c.Retention, false},
+		{"BERTH_DB_RETENTION", c.Retention, false}, {"BERTH_DB_FAILOVER_ETA", c.FailoverETA, false},
 	} {
 		switch {
 		case t.d == nil || *t.d >= time.Second || *t.d == 0 && t.zero:
@@ -57,6 +58,6 @@ func (c *Config) databases() database.Config {
 	return database.Config{
 		Domain: c.DBDomain, RouterPort: c.DBRouterPort, Idle: core.OrZero(d.Idle), FirstBackup: d.FirstBackup,
 		ArchiveInterval: core.OrZero(d.ArchiveInterval), TargetTimeAge: d.TargetTimeAge, BackupInterval: core.OrZero(d.BackupInterval),
-		Retention: core.OrZero(d.Retention), MaxPerWorkspace: d.MaxPerWorkspace,
+		Retention: core.OrZero(d.Retention), FailoverETA: core.OrZero(d.FailoverETA), MaxPerWorkspace: d.MaxPerWorkspace,
 	}
 }

@@ -26,6 +26,7 @@ func TestSettingsOfDatabasesThatAreRefused(t *testing.T) {
 		"BERTH_DB_TARGET_TIME_MIN_AGE": {"500ms", "-1m"},
 		"BERTH_DB_BACKUP_INTERVAL":     {"1ns", "0s"},
 		"BERTH_DB_RETENTION":           {"1m", "0s"}, // the youngest moment is 2m old
+		"BERTH_DB_FAILOVER_ETA":        {"0s", "1ms"},
 		"BERTH_DB_MAX_PER_WORKSPACE":   {"-1"},
 	} {
 		for _, value := range values {
@@ -43,7 +44,7 @@ func TestSettingsOfDatabasesThatAreRefused(t *testing.T) {
 // A setting that is zero is zero, and not the default.
 func TestSettingsOfDatabasesThatAreZero(t *testing.T) {
 	c := databasesFrom(t, map[string]string{
-		"BERTH_DB_TARGET_TIME_MIN_AGE": "0s", "BERTH_DB_FIRST_BACKUP": "0s", "BERTH_DB_MAX_PER_WORKSPACE": "0", "BERTH_DB_IDLE": "1h",
+		"BERTH_DB_TARGET_TIME_MIN_AGE": "0s", "BERTH_DB_FIRST_BACKUP": "0s", "BERTH_DB_MAX_PER_WORKSPACE": "0", "BERTH_DB_IDLE": "1h", "BERTH_DB_FAILOVER_ETA": "90s",
 	})
 	if err := c.validate(); err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestSettingsOfDatabasesThatAreZero(t *testing.T) {
 	if *of.TargetTimeAge != 0 || *of.FirstBackup != 0 || *of.MaxPerWorkspace != 0 {
 		t.Errorf("%s, %s, %d", *of.TargetTimeAge, *of.FirstBackup, *of.MaxPerWorkspace)
 	}
-	if of.Domain != "db.test" || of.RouterPort != 6432 || of.Idle != time.Hour || of.Retention != 7*24*time.Hour {
+	if of.Domain != "db.test" || of.RouterPort != 6432 || of.Idle != time.Hour || of.FailoverETA != 90*time.Second || of.Retention != 7*24*time.Hour {
 		t.Errorf("%+v", of)
 	}
 }

@@ -476,6 +476,7 @@ func (s *Server) assemble() error {
 		Ready:      s.ready,
 		Version:    api.VersionInfo{Version: s.cfg.Version, Commit: s.cfg.Commit, GoVersion: runtime.Version()},
 		Registerer: s.metrics.registry, Gatherer: s.metrics.registry, OperatorsGatherer: s.metrics.operators, Logger: s.log,
+		MaxRequestID: s.cfg.MaxRequestID,
 	})
 	if err != nil {
 		return err
@@ -514,6 +515,7 @@ func (s *Server) assemble() error {
 func (s *Server) forwarder(local http.Handler, change ...func(*forward.Config)) http.Handler {
 	cfg := forward.Config{
 		Self: s.me.id, Local: local, Leading: s.store.IsLeader, Leader: s.store.Leader, Transport: s.peers, Logger: s.log,
+		MaxRequestID: s.cfg.MaxRequestID,
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -110,12 +110,14 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_DB_TARGET_TIME_MIN_AGE
                             how long ago the moment of a clone is at least (default 2m)
   BERTH_DB_RETENTION        how far back a clone can go (default 168h)
+  BERTH_DB_FAILOVER_ETA     how long a failover takes, as clients are told (default 3m)
   BERTH_DB_MAX_PER_WORKSPACE
                             databases of one workspace at most (default 100)
   BERTH_DEPLOY_BUDGET       how long a deployment may take, from the start of its build (default 12m)
   BERTH_APP_SWEEP           time between two looks for idle apps (default 30s)
   BERTH_APP_MIN_IDLE        the least that an app's idle_timeout_seconds may be (default 60s)
   BERTH_APP_IDLE            idle_timeout_seconds of an app that sets none, up to 168h (default 15m)
+  BERTH_APP_LAST_REQUEST    time between two writes of an app's last_request_at (default 1m)
   BERTH_APP_HEALTH          how long an app that was started may take to answer (default 1m)
   BERTH_APP_DRAIN           how long open requests to a replaced instance of an app may take (default 5m)
   BERTH_APP_MAX_PER_WORKSPACE
@@ -182,6 +184,7 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_VOLUME_SIZE_MB      size of a volume that is created without one (default 256)
   BERTH_VOLUME_MAX_MB       size of a volume at most, 16 to 65536 (default 65536)
   BERTH_FORK_MAX            children of one fork at most, 1 to 16 (default 16)
+  BERTH_REQUEST_ID_MAX      characters of a client's X-Request-Id that is reused, 24 to 200 (default 64)
   BERTH_LOG_LEVEL           debug, info, warn or error (default info)
   BERTH_LOG_FORMAT          text or json (default text)
 

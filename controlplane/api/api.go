@@ -19,7 +19,7 @@ const Version = "v1"
 
 // Headers that the service reads or writes beyond HTTP's own.
 const (
-	HeaderRequestID      = "X-Request-Id"    // on every response; a request's own id is reused if it has at most MaxRequestIDLength characters
+	HeaderRequestID      = "X-Request-Id"    // on every response; a request's own id is reused if it has at most MaxRequestIDLength characters, or as many as the operator allows
 	HeaderIdempotencyKey = "Idempotency-Key" // on creates; kept 24 h per workspace
 )
 

@@ -22,7 +22,7 @@ type Usage struct {
 type UsageLine struct {
 	Product string `json:"product"` // sandbox, database, app
 	// Resource is vcpu_seconds, cpu_seconds, memory_mib_seconds, disk_mib_seconds,
-	// snapshot_mib_seconds or volume_mib_seconds.
+	// snapshot_mib_seconds, volume_mib_seconds or archive_mib_seconds.
 	Resource     string  `json:"resource"`
 	Quantity     float64 `json:"quantity"`      // in the unit that the resource names, to the millisecond
 	CostMicroUSD int64   `json:"cost_microusd"` // by the prices of its time, in millionths of a USD

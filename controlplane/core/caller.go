@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base32"
 
@@ -50,14 +51,19 @@ func (c Caller) RequireAdmin() error {
 	return nil
 }
 
-// MaxRequestID is the maximum length of a client's X-Request-Id.
-const MaxRequestID = 64
+// The operator sets the maximum length of a client's X-Request-Id: DefaultRequestID is the
+// specification's. Replicas reuse each other's ids, which have at least LeastRequestID
+// characters, and hosts know no longer ones than hostapi.MaxRequestID.
+const (
+	DefaultRequestID = 64
+	LeastRequestID   = 24
+)
 
 // RequestID returns the client's X-Request-Id if it is valid, otherwise a new one. A
-// valid one has 1 to 64 visible ASCII characters, so that it cannot forge a log line
-// or a header.
-func RequestID(client string) string {
-	ok := len(client) > 0 && len(client) <= MaxRequestID
+// valid one has 1 to most visible ASCII characters, so that it cannot forge a log line
+// or a header; 0: DefaultRequestID.
+func RequestID(client string, most int) string {
+	ok := len(client) > 0 && len(client) <= cmp.Or(most, DefaultRequestID)
 	for i := 0; ok && i < len(client); i++ {
 		ok = client[i] > ' ' && client[i] < 0x7f
 	}

@@ -35,6 +35,7 @@ type Config struct {
 	TargetTimeAge   *time.Duration // minimum age of a clone's target time; default 2 minutes
 	BackupInterval  time.Duration  // time between base backups; default 1 day
 	Retention       time.Duration  // how far back a database can be restored; default 7 days
+	FailoverETA     time.Duration  // roughly how long a failover takes, as clients are told; default 3 minutes
 
 	MaxPerWorkspace *int // databases in a workspace, including failed ones; default 100
 
@@ -51,6 +52,7 @@ type Config struct {
 func (c *Config) defaults() {
 	c.RouterPort = cmp.Or(c.RouterPort, 5432)
 	c.Idle = cmp.Or(c.Idle, 15*time.Minute)
+	c.FailoverETA = cmp.Or(c.FailoverETA, 3*time.Minute)
 	c.FirstBackup = cmp.Or(c.FirstBackup, new(2*time.Minute))
 	c.ArchiveInterval = cmp.Or(c.ArchiveInterval, time.Minute)
 	c.TargetTimeAge = cmp.Or(c.TargetTimeAge, new(2*time.Minute))

@@ -335,7 +335,7 @@ func (k *keeper) readArchive(ctx context.Context, id string) {
 		}
 		c := now.Clone()
 		a := c.Archive()
-		a.FirstRestorable, a.LastRestorable, a.LastLSN = info.FirstRestorable.UTC(), info.LastRestorable.UTC(), info.LastLSN
+		a.FirstRestorable, a.LastRestorable, a.LastLSN, a.SizeBytes = info.FirstRestorable.UTC(), info.LastRestorable.UTC(), info.LastLSN, info.SizeBytes
 		raftstore.Put(tx, record.Databases, c)
 		return nil
 	})
@@ -350,8 +350,8 @@ func (k *keeper) factsOf(d *record.Database) (record.DatabaseArchive, bool) {
 		return record.DatabaseArchive{}, false
 	}
 	after, a := *before, f.state.Archive
-	after.FirstRestorable, after.LastRestorable, after.LastLSN = a.FirstRestorable.UTC(), a.LastRestorable.UTC(), a.LastLSN
-	same := after.FirstRestorable.Equal(before.FirstRestorable) && after.LastRestorable.Equal(before.LastRestorable) && after.LastLSN == before.LastLSN
+	after.FirstRestorable, after.LastRestorable, after.LastLSN, after.SizeBytes = a.FirstRestorable.UTC(), a.LastRestorable.UTC(), a.LastLSN, a.SizeBytes
+	same := after.FirstRestorable.Equal(before.FirstRestorable) && after.LastRestorable.Equal(before.LastRestorable) && after.LastLSN == before.LastLSN && after.SizeBytes == before.SizeBytes
 	return after, !same
 }
 

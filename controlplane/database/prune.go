@@ -89,7 +89,8 @@ func (k *keeper) pruneOne(ctx context.Context, d *record.Database, before time.T
 	defer cancel()
 	edge := before.Add(-k.cfg.RestoreDeadline) // hosts also keep what a running restore may have begun with
 	old := map[string]bool{}
-	covered := false // a later incarnation covers the whole retention
+	sizes := map[string]int64{} // of archives of which no host tells any more
+	covered := false            // a later incarnation covers the whole retention
 	for i := len(d.Archives) - 1; i >= 0; i-- {
 		a := &d.Archives[i]
 		if a.Removing {
@@ -102,16 +103,40 @@ func (k *keeper) pruneOne(ctx context.Context, d *record.Database, before time.T
 			all = false
 			continue
 		}
+		if !a.ClosedAt.IsZero() && a.SizeBytes != info.SizeBytes {
+			sizes[a.Name] = info.SizeBytes
+		}
 		empty := a.FirstRestorable.IsZero() && info.FirstRestorable.IsZero()
 		if !a.ClosedAt.IsZero() && (empty || covered && info.LastRestorable.Before(edge)) {
 			old[a.Name] = true
 		}
 		covered = covered || !info.FirstRestorable.IsZero() && !info.FirstRestorable.After(edge)
 	}
+	if len(sizes) > 0 {
+		all = k.writeSizes(ctx, d.ID, sizes) && all
+	}
 	if len(old) > 0 {
 		all = k.removeOld(ctx, d, old) && all
 	}
 	return all
+}
+
+// writeSizes writes the sizes of archives, by name, to a database's row.
+func (k *keeper) writeSizes(ctx context.Context, id string, sizes map[string]int64) bool {
+	return k.Update(ctx, loopPrune, func(tx *raftstore.Tx) error {
+		d, ok := raftstore.Get(tx, record.Databases, id)
+		if !ok {
+			return nil
+		}
+		c := d.Clone()
+		for i := range c.Archives {
+			if size, ok := sizes[c.Archives[i].Name]; ok {
+				c.Archives[i].SizeBytes = size
+			}
+		}
+		raftstore.Put(tx, record.Databases, c)
+		return nil
+	})
 }
 
 // removeOld removes whole archives. It first marks them in the row, and from then on

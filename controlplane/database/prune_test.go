@@ -9,8 +9,10 @@ import (
 	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
+	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/controlplane/loops"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // A failed prune, or one whose room is needed, does not wait for the next interval.
@@ -54,4 +56,32 @@ func TestWhenArchivesArePruned(t *testing.T) {
 		pass["databases"](t.Context())
 		return pruned().After(at)
 	})
+}
+
+// The row has the size of each archive: of the current one as its host told, of an earlier one
+// as it was found when it was pruned.
+func TestTheSizesOfArchivesAreKept(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now())
+	if got := r.row(d.ID).Archive().SizeBytes; got != 3<<20 {
+		t.Errorf("the current one has %d bytes", got)
+	}
+	earlier := record.DatabaseArchive{Name: d.ID + "/0", CreatedAt: time.Now(), ClosedAt: time.Now(), FirstRestorable: time.Now(), LastRestorable: time.Now(), SizeBytes: 9 << 20}
+	key := make([]byte, 32)
+	var err error
+	if earlier.KeySealed, err = (testplane.Sealer{}).Seal(key, record.ArchiveContext(earlier.Name)); err != nil {
+		t.Fatal(err)
+	}
+	r.edit(d.ID, func(d *record.Database) { d.Archives = append([]record.DatabaseArchive{earlier}, d.Archives...) })
+	r.archives.Add(earlier.Name, key)
+	r.archives.Fill(earlier.Name, earlier.FirstRestorable, earlier.LastRestorable, "0/4000060") // of 2 MiB
+	n := r.LeaderNode()
+	s := database.New(n.Core, database.Config{Sandboxes: n.Sandboxes, Templates: n.Templates, Idle: time.Hour})
+	for _, l := range s.Loops(loops.NewTerm(loops.Config{Store: r.Leader().Store, Clock: time.Now, Logger: testcluster.Log()})) {
+		if l.Name == "database archives" {
+			l.Pass(t.Context())
+		}
+	}
+	testcluster.Await(t, "its size", func() bool { return r.row(d.ID).Archives[0].SizeBytes == 2<<20 })
 }

@@ -161,7 +161,7 @@ func (r *rig) archived(id string, first, last time.Time) {
 	box, h := r.box(id)
 	r.archives.Fill(r.row(id).Archive().Name, first, last, "0/5000060")
 	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) {
-		s.Archive = hostapi.ArchiveState{LastLSN: "0/5000060", LastAt: last, FirstRestorable: first, LastRestorable: last, BaseBackups: 1, LagSeconds: 12}
+		s.Archive = hostapi.ArchiveState{LastLSN: "0/5000060", LastAt: last, FirstRestorable: first, LastRestorable: last, BaseBackups: 1, LagSeconds: 12, SizeBytes: 3 << 20}
 	})
 	testcluster.Await(r.t, "the archive in the row", func() bool { return !r.row(id).Archive().FirstRestorable.IsZero() })
 }

@@ -111,9 +111,6 @@ func (s *Databases) show(r raftstore.Reader, d *record.Database) (api.Database, 
 	return out, s.flows.reveal(d, &out)
 }
 
-// etaSeconds is roughly how long a failover takes.
-const etaSeconds = 180
-
 // outline converts a row without secrets.
 func (s *Databases) outline(r raftstore.Reader, d *record.Database) api.Database {
 	out := api.Database{
@@ -130,7 +127,7 @@ func (s *Databases) outline(r raftstore.Reader, d *record.Database) api.Database
 		out.Database, out.Username = d.Name, d.Username
 	case api.DatabaseFailed:
 		available, why := s.failoverOutlook(r, d)
-		out.FailoverAvailable, out.FailoverReason, out.FailoverETASeconds = &available, why, etaSeconds
+		out.FailoverAvailable, out.FailoverReason, out.FailoverETASeconds = &available, why, int(s.cfg.FailoverETA.Seconds())
 	}
 	return out
 }

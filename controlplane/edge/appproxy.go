@@ -21,7 +21,7 @@ func (e *Edge) Invoke(functionID, rest string) http.Handler {
 
 func (e *Edge) proxyTo(noun, id, prefix, rest string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		nameRequest(r)
+		e.nameRequest(r)
 		if e.apps == nil || !validAppID(id) {
 			e.refuse(w, r, http.StatusNotFound, "not found", "")
 			return

@@ -55,6 +55,9 @@ type Config struct {
 	// MaxRequests limits the requests to one sandbox's previews at a time; default
 	// 512.
 	MaxRequests int
+	// MaxRequestID is how many characters of a client's X-Request-Id are reused at most; 0:
+	// the default.
+	MaxRequestID int
 }
 
 const (
@@ -172,13 +175,13 @@ func (e *Edge) Misdirected(r *http.Request) bool {
 // RefuseMisdirected answers such a request: its client may send it once more, on a
 // connection of its own (RFC 9110, 15.5.20).
 func (e *Edge) RefuseMisdirected(w http.ResponseWriter, r *http.Request) {
-	nameRequest(r)
+	e.nameRequest(r)
 	e.refuse(w, r, http.StatusMisdirectedRequest, "misdirected request", "this connection is for "+DomainName(r.TLS.ServerName))
 }
 
 // ServeHTTP implements http.Handler.
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	nameRequest(r)
+	e.nameRequest(r)
 	serve, ok := e.find(r.Host)
 	if !ok {
 		e.refuse(w, r, http.StatusNotFound, "not found", "")

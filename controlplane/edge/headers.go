@@ -68,10 +68,10 @@ func fewFields(h http.Header) error {
 }
 
 // nameRequest sets the request's id: the client's own if it is valid.
-func nameRequest(r *http.Request) {
+func (e *Edge) nameRequest(r *http.Request) {
 	given := ""
 	if v := r.Header.Values(headerRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	r.Header.Set(headerRequestID, core.RequestID(given))
+	r.Header.Set(headerRequestID, core.RequestID(given, e.cfg.MaxRequestID))
 }

@@ -50,6 +50,8 @@ type Config struct {
 	// Stall is how long a client may read nothing of a forwarded answer; default one
 	// minute.
 	Stall time.Duration
+
+	MaxRequestID int // characters of a client's X-Request-Id that is reused; 0: the default
 }
 
 // Forwarder is an HTTP handler in front of the API.
@@ -100,7 +102,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v := r.Header.Values(headerRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	r.Header.Set(headerRequestID, core.RequestID(given)) // the same on both replicas
+	r.Header.Set(headerRequestID, core.RequestID(given, f.cfg.MaxRequestID)) // the same on both replicas
 	if !untraced[r.URL.Path] {
 		ctx, span := telemetry.Serve(r.Context(), r.Header, "API")
 		span.Set(telemetry.KeyNodeID, f.cfg.Self)

@@ -102,7 +102,7 @@ func newRigOf(t *testing.T, replicas int, change ...func(*githost.Config)) *rig 
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Serve(g.Apps(r.apps))
+		g.Serve(g.Apps(&replicaDeployer{deployer: r.apps, store: rep.Store}))
 		all := loops.New(loops.Config{Store: rep.Store, Clock: r.clock.Now, Logger: testcluster.Log(), Every: 20 * time.Millisecond})
 		all.Register(g.Loops)
 		r.of[rep] = g
@@ -187,7 +187,7 @@ func (r *rig) settled() {
 // deployment is one that was begun.
 type deployment struct{ App, Ref, Commit, Message, Author, Trigger string }
 
-// deployer writes the records of apps that package app would.
+// deployer is what the deployers of all replicas share.
 type deployer struct {
 	r *rig
 
@@ -196,6 +196,13 @@ type deployer struct {
 	env   map[string][]githost.Variable // by preview
 	fail  error                         // of the next call
 	fails int                           // calls that failed
+	step  func()                        // before and after each call that does not fail; nil: nothing
+}
+
+// replicaDeployer writes the records of apps that package app would, as one replica.
+type replicaDeployer struct {
+	*deployer
+	store *raftstore.Store
 }
 
 func (d *deployer) failed() error {
@@ -205,6 +212,23 @@ func (d *deployer) failed() error {
 		d.fails++
 	}
 	return d.fail
+}
+
+// update runs a transaction of the replica.
+func (d *replicaDeployer) update(ctx context.Context, fn func(tx *raftstore.Tx) error) error {
+	if err := d.failed(); err != nil {
+		return err
+	}
+	if d.step != nil {
+		d.step()
+	}
+	if err := core.StoreError(d.store.Update(ctx, fn)); err != nil {
+		return err
+	}
+	if d.step != nil {
+		d.step()
+	}
+	return nil
 }
 
 func (d *deployer) breaks(err error) {
@@ -225,12 +249,14 @@ func (d *deployer) deployed() []deployment {
 	return slices.Clone(d.all)
 }
 
-func (d *deployer) DeployApp(_ context.Context, appID, gitRef, commit, message, author, trigger string) (string, error) {
-	if err := d.failed(); err != nil {
-		return "", err
-	}
+// DeployApp deploys as the replica that leads.
+func (d *deployer) DeployApp(ctx context.Context, appID, gitRef, commit, message, author, trigger string) (string, error) {
+	return (&replicaDeployer{deployer: d, store: d.r.Leader().Store}).DeployApp(ctx, appID, gitRef, commit, message, author, trigger)
+}
+
+func (d *replicaDeployer) DeployApp(ctx context.Context, appID, gitRef, commit, message, author, trigger string) (string, error) {
 	id := "dep-" + core.RandomText(12)
-	d.r.Update(func(tx *raftstore.Tx) error {
+	err := d.update(ctx, func(tx *raftstore.Tx) error {
 		app, ok := raftstore.Get(tx, record.Apps, appID)
 		if !ok {
 			return errors.New("no such app")
@@ -241,18 +267,18 @@ func (d *deployer) DeployApp(_ context.Context, appID, gitRef, commit, message, 
 		})
 		return nil
 	})
+	if err != nil {
+		return "", err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.all = append(d.all, deployment{appID, gitRef, commit, message, author, trigger})
 	return id, nil
 }
 
-func (d *deployer) CreatePreview(_ context.Context, parentID string, number int, branch string, fork bool, env []githost.Variable) (string, error) {
-	if err := d.failed(); err != nil {
-		return "", err
-	}
+func (d *replicaDeployer) CreatePreview(ctx context.Context, parentID string, number int, branch string, fork bool, env []githost.Variable) (string, error) {
 	id := fmt.Sprintf("%s-pr%d", parentID, number)
-	d.r.Update(func(tx *raftstore.Tx) error {
+	err := d.update(ctx, func(tx *raftstore.Tx) error {
 		parent, _ := raftstore.Get(tx, record.Apps, parentID)
 		if _, ok := raftstore.Get(tx, record.Apps, id); ok {
 			return nil
@@ -263,6 +289,9 @@ func (d *deployer) CreatePreview(_ context.Context, parentID string, number int,
 		})
 		return nil
 	})
+	if err != nil {
+		return "", err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.env == nil {
@@ -272,15 +301,11 @@ func (d *deployer) CreatePreview(_ context.Context, parentID string, number int,
 	return id, nil
 }
 
-func (d *deployer) DeletePreview(_ context.Context, appID string) error {
-	if err := d.failed(); err != nil {
-		return err
-	}
-	d.r.Update(func(tx *raftstore.Tx) error {
+func (d *replicaDeployer) DeletePreview(ctx context.Context, appID string) error {
+	return d.update(ctx, func(tx *raftstore.Tx) error {
 		raftstore.Delete(tx, record.Apps, appID)
 		return nil
 	})
-	return nil
 }
 
 // become moves an app's latest deployment on.

@@ -30,12 +30,9 @@ var told = map[string]bool{
 	"createToken": true, "createOrg": true, "patchOrg": true, "inviteMember": true, "patchMember": true, "acceptInvitation": true,
 }
 
-// untold are the deletes of tenants that destroy no resource, or what a narrow key can make
-// and delete without end, so that it could push everything else out of the log.
-var untold = map[string]bool{
-	"removeFile": true, "removePort": true, "deleteCommand": true,
-	"deleteAppEnv": true, "deleteFunctionEnv": true, "deletePreviewVariable": true,
-}
+// untold are the deletes of what is inside a sandbox, where the commands that it runs can
+// delete as much.
+var untold = map[string]bool{"removeFile": true, "removePort": true, "deleteCommand": true}
 
 // audited reports whether the audit log tells a request to the route: what operators
 // change, what tenants destroy, and what concerns keys and people.

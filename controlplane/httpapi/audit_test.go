@@ -18,7 +18,6 @@ import (
 // new route must be told, or be listed here.
 var quiet = map[string]bool{
 	"removeFile": true, "removePort": true, "deleteCommand": true, // of a sandbox's inside
-	"deleteAppEnv": true, "deleteFunctionEnv": true, "deletePreviewVariable": true, // can be made again without end
 }
 
 func TestEveryOperatorsActionAndEveryDeleteIsTold(t *testing.T) {

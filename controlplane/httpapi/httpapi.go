@@ -139,6 +139,8 @@ type Config struct {
 
 	OperatorsGatherer prometheus.Gatherer // for /metrics, to operators alone; nil: nothing
 	Logger            *slog.Logger        // of package redact, because lines about requests contain whole paths and errors
+
+	MaxRequestID int // characters of a client's X-Request-Id that is reused; 0: the default
 }
 
 func (c Config) validate() error {
@@ -199,7 +201,7 @@ func New(cfg Config) (*API, error) {
 
 	// Outermost first: every response has a request id, and whatever happens inside
 	// is logged and counted with its status.
-	e.Use(unescapeParams, withRequestID, a.observe, a.recoverPanic, awaitBody)
+	e.Use(unescapeParams, a.withRequestID, a.observe, a.recoverPanic, awaitBody)
 	e.NoRoute(requireBody, func(c *gin.Context) { a.fail(c, apierror.NotFound()) })
 	e.NoMethod(a.otherMethod)
 	for _, rt := range routes() {

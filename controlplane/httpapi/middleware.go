@@ -22,12 +22,12 @@ const (
 
 // withRequestID sets the request's id: the client's own X-Request-Id if it is valid,
 // otherwise a new one.
-func withRequestID(c *gin.Context) {
+func (a *API) withRequestID(c *gin.Context) {
 	given := ""
 	if v := c.Request.Header.Values(api.HeaderRequestID); len(v) == 1 {
 		given = v[0]
 	}
-	id := core.RequestID(given)
+	id := core.RequestID(given, a.cfg.MaxRequestID)
 	c.Set(keyRequestID, id)
 	c.Header(api.HeaderRequestID, id)
 	c.Header("X-Content-Type-Options", "nosniff")

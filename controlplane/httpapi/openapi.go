@@ -117,7 +117,7 @@ func describeService(s *openapi31.Spec) {
 		h.WithDescription(description)
 		s.Components.WithHeadersItem(name, openapi31.HeaderOrReference{Header: &h})
 	}
-	header("RequestID", "Names the request; the client's own where it sent one of up to 64 visible ASCII characters.", "string")
+	header("RequestID", "Names the request; the client's own where it sent one of up to 64 visible ASCII characters, or as many as the operator allows.", "string")
 	header("Link", `The next page: </v1/…?cursor=…&limit=…>; rel="next". Absent on the last.`, "string")
 	header("RetryAfter", "Seconds to wait before trying again.", "integer")
 	header("ContentRange", "How long the file is: bytes */<size>.", "string")
@@ -216,7 +216,7 @@ func parameters(rt route) []openapi31.ParameterOrReference {
 			"The same request with the same key gets the first answer for 24 hours, or for at least one hour if the workspace uses more than 10,000 keys; with another body, to another route or by another user of the workspace the key is a 409.",
 			map[string]any{"type": "string", "minLength": 1, "maxLength": api.MaxIdempotencyKeyLength})
 	}
-	add(api.HeaderRequestID, openapi31.ParameterInHeader, "Names the request; ignored unless it is 1 to 64 visible ASCII characters.",
+	add(api.HeaderRequestID, openapi31.ParameterInHeader, "Names the request; ignored unless it is 1 to 64 visible ASCII characters, or as many as the operator allows.",
 		map[string]any{"type": "string"})
 	return out
 }

@@ -143,3 +143,60 @@ func TestAMonthOfAThousandWorkspaces(t *testing.T) {
 		t.Errorf("%d are paused in the next month", len(left))
 	}
 }
+
+// The clock of who leads jumps over a month's end and back: what was stored counts once, a
+// workspace that has spent its credit is told so once, and it is paused or not as its month is.
+func TestAClockThatJumpsOverTheMonthsEnd(t *testing.T) {
+	b := newBench(t, 1, "2026-03-31T22:00:00Z")
+	b.ledger.prices.Own = false // the tier has a credit
+	b.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
+		raftstore.Put(tx, record.WebhookEndpoints, &record.WebhookEndpoint{Meta: record.Meta{ID: "we"}, WorkspaceID: "ws", URL: "https://example.com"})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "v"}, WorkspaceID: "ws", Name: "v", SizeMB: 100, Status: record.ResourceReady})
+		spent := &record.Usage{Meta: record.Meta{ID: record.UsageID("ws", "2026-03")}, WorkspaceID: "ws", Month: "2026-03"}
+		spent.Line(record.ProductSandbox, record.ResourceMemory).MicroUSD = 5_400_000
+		raftstore.Put(tx, record.Usages, spent)
+		return nil
+	})
+	began, store := b.now(), b.Leader().Store
+	k := &keeper{
+		Term: loops.NewTerm(loops.Config{Store: store, Clock: b.now, Logger: testcluster.Log()}),
+		core: core.New(core.Core{Store: store, Tiers: b.ledger.tiers, Clock: b.now}), ledger: &b.ledger,
+	}
+	for _, c := range []struct {
+		after  time.Duration
+		paused bool
+	}{
+		{10 * time.Minute, true},
+		{3 * time.Hour, false}, // ahead, in April
+		{20 * time.Minute, true},
+		{90 * 24 * time.Hour, false}, // far ahead
+		{30 * time.Minute, true},
+		{-40 * 24 * time.Hour, false}, // in February
+		{time.Hour, true},
+		{2*time.Hour + time.Minute, false}, // April at last
+		{2*time.Hour - time.Minute, true},  // a little behind
+		{5 * time.Hour, false},
+	} {
+		b.ns.Store(began.Add(c.after).UnixNano())
+		k.storage(t.Context())
+		k.credits(t.Context())
+		if w, _ := raftstore.Get(store.View(), record.Workspaces, "ws"); w.PausedAt.IsZero() == c.paused {
+			t.Errorf("after %s: paused is %v", c.after, !c.paused)
+		}
+	}
+	told := map[string]int{}
+	for _, d := range raftstore.All(store.View(), record.WebhookDeliveries) {
+		told[d.Type]++
+	}
+	if told[string(api.WebhookQuotaWarning)] != 1 || told[string(api.WebhookQuotaExhausted)] != 1 {
+		t.Errorf("told: %v", told)
+	}
+	// Five hours have passed. Of a month that has not begun, at most firstStorage counts.
+	want := map[string]time.Duration{"2026-02": 0, "2026-03": 2 * time.Hour, "2026-04": 3 * time.Hour, "2026-06": firstStorage}
+	for _, u := range raftstore.All(store.View(), record.Usages) {
+		if got := time.Duration(u.Line(record.ProductSandbox, record.ResourceVolume).Amount/100) * time.Millisecond; got != want[u.Month] {
+			t.Errorf("%s: %s of storage are counted, want %s", u.Month, got, want[u.Month])
+		}
+	}
+}

@@ -33,6 +33,7 @@ type productPrices struct {
 	Disk     price `yaml:"disk_gib_hour"`
 	Snapshot price `yaml:"snapshot_gib_hour"`
 	Volume   price `yaml:"volume_gib_hour"`
+	Archive  price `yaml:"archive_gib_hour"`
 }
 
 // price is whole micro-USD: a fraction would be cut off, and who writes 0.0075 means
@@ -101,7 +102,7 @@ func parsePrices(raw []byte) (*Prices, error) {
 		p.table[product] = map[record.Resource]uint64{}
 		for r, of := range map[record.Resource]price{
 			record.ResourceVCPU: of.VCPU, record.ResourceCPU: of.CPU, record.ResourceMemory: of.Memory,
-			record.ResourceDisk: of.Disk, record.ResourceSnapshot: of.Snapshot, record.ResourceVolume: of.Volume,
+			record.ResourceDisk: of.Disk, record.ResourceSnapshot: of.Snapshot, record.ResourceVolume: of.Volume, record.ResourceArchive: of.Archive,
 		} {
 			if of < 0 || of > maxPrice {
 				return nil, fmt.Errorf("prices: %s: %d is no price: want 0 to %d micro-USD", product, of, maxPrice)

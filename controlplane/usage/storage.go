@@ -9,7 +9,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
-// stored is what a workspace keeps: a snapshot or a volume.
+// stored is what a workspace keeps: a snapshot, a volume or an archive.
 type stored struct {
 	product  string
 	resource record.Resource
@@ -32,6 +32,9 @@ func (k *keeper) storage(ctx context.Context) {
 	}
 	for _, v := range raftstore.All(view, record.Volumes) {
 		see(v.WorkspaceID)
+	}
+	for _, d := range raftstore.All(view, record.Databases) {
+		see(d.WorkspaceID)
 	}
 	loops.InParts(ctx, k.Term, loopStorage, ids, func(tx *raftstore.Tx, part []string) error {
 		for _, id := range part {
@@ -93,12 +96,26 @@ func storedBy(r raftstore.Reader, workspaceID string) (out []stored) {
 		if s.Owner != nil {
 			product = s.Owner.Type
 		}
-		out = append(out, stored{product, record.ResourceSnapshot, (s.MemoryBytes + s.DiskBytes + 1<<20 - 1) >> 20, s.CreatedAt})
+		out = append(out, stored{product, record.ResourceSnapshot, mib(s.MemoryBytes + s.DiskBytes), s.CreatedAt})
 	}
 	for _, v := range raftstore.Find(r, record.Volumes, "workspace", workspaceID) {
 		if v.Status == record.ResourceReady {
 			out = append(out, stored{record.ProductSandbox, record.ResourceVolume, int64(v.SizeMB), v.CreatedAt})
 		}
 	}
+	for _, d := range raftstore.Find(r, record.Databases, "workspace", workspaceID) {
+		for i := range d.Archives {
+			if a := &d.Archives[i]; !a.Removing {
+				out = append(out, stored{record.ProductDatabase, record.ResourceArchive, mib(min(a.SizeBytes, mostArchive)), a.CreatedAt})
+			}
+		}
+	}
 	return out
 }
+
+// mostArchive is 1 PiB, more than any archive has. Its size is a host's word, and a host
+// could say any number.
+const mostArchive = 1 << 50
+
+// mib returns bytes in MiB, rounded up.
+func mib(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }

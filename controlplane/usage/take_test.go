@@ -423,6 +423,17 @@ func TestStorageCountsOnceAcrossMonths(t *testing.T) {
 	b.Update(func(tx *raftstore.Tx) error {
 		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "v"}, WorkspaceID: "ws", Name: "v", SizeMB: 100, Status: record.ResourceReady})
 		testcluster.PutSnapshot(tx, &record.Snapshot{Meta: record.Meta{ID: "s"}, WorkspaceID: "ws", MemoryBytes: 3<<20 + 1, DiskBytes: 1 << 20, Status: record.ResourceReady})
+		raftstore.Put(tx, record.Databases, &record.Database{
+			Meta: record.Meta{ID: "7d3f0c52-9a41-4f0e-8c1b-2f6f3f1f9a10"}, WorkspaceID: "ws", Status: record.DatabaseProvisioning, Size: "1g", Name: "app", Username: "app",
+			Archives: []record.DatabaseArchive{
+				{Name: "d/1", CreatedAt: b.now(), SizeBytes: 7 << 20, Removing: true}, {Name: "d/2", CreatedAt: b.now(), SizeBytes: 9 << 20},
+				{Name: "d/3", CreatedAt: b.now(), SizeBytes: 2<<20 + 1}, {Name: "d/4", CreatedAt: b.now(), SizeBytes: -1 << 62},
+			},
+		})
+		raftstore.Put(tx, record.Databases, &record.Database{
+			Meta: record.Meta{ID: "7d3f0c52-9a41-4f0e-8c1b-2f6f3f1f9a11"}, WorkspaceID: "liar", Status: record.DatabaseProvisioning, Size: "1g", Name: "app", Username: "app",
+			Archives: []record.DatabaseArchive{{Name: "e/1", SizeBytes: 1<<63 - 1}},
+		})
 		return nil
 	})
 	for range 24 {
@@ -436,6 +447,13 @@ func TestStorageCountsOnceAcrossMonths(t *testing.T) {
 	}
 	if got := b.amount("ws", "sandbox", record.ResourceSnapshot); got != 5*4*3_600_000 {
 		t.Errorf("snapshot: %d", got)
+	}
+	lies := storedBy(b.Leader().Store.View(), "liar")
+	if len(lies) != 1 || lies[0].mib*firstStorage.Milliseconds() < 0 || lies[0].mib > 1<<30 {
+		t.Errorf("%+v", lies)
+	}
+	if got := b.amount("ws", "database", record.ResourceArchive); got != 12*4*3_600_000 {
+		t.Errorf("archives: %d", got)
 	}
 	january, _ := raftstore.Get(b.Leader().Store.View(), record.Usages, "ws/2026-01")
 	if got := january.Line("sandbox", record.ResourceVolume).Amount; got != 100*3_600_000 {

@@ -1,6 +1,6 @@
 // Package usage counts what workspaces use, and what that costs. Hosts measure; a loop on
 // the leader asks each of them for what is new, and writes it down once, by month,
-// product and resource. Snapshots and volumes are counted from their rows. Another loop
+// product and resource. Snapshots, volumes and archives are counted from their rows. Another loop
 // warns of the end of a month's free credit and pauses workspaces that have spent it.
 // DESIGN.md says why nothing is lost or counted twice.
 package usage
@@ -23,7 +23,7 @@ type Config struct {
 	Prices *Prices
 	// Every is the time between two questions to a host; default a minute.
 	Every time.Duration
-	// Storage is the time between two counts of snapshots and volumes; default ten
+	// Storage is the time between two counts of snapshots, volumes and archives; default ten
 	// minutes.
 	Storage time.Duration
 	// Look is the time between two looks for credits that are spent or renewed; default
@@ -107,4 +107,5 @@ func (s *Usage) get(ctx context.Context, workspaceID, month string) (api.Usage, 
 var names = map[record.Resource]string{
 	record.ResourceVCPU: "vcpu_seconds", record.ResourceCPU: "cpu_seconds", record.ResourceMemory: "memory_mib_seconds",
 	record.ResourceDisk: "disk_mib_seconds", record.ResourceSnapshot: "snapshot_mib_seconds", record.ResourceVolume: "volume_mib_seconds",
+	record.ResourceArchive: "archive_mib_seconds",
 }

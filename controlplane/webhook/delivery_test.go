@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -162,10 +163,21 @@ func TestTheSchedule(t *testing.T) {
 	if d.NextAttemptAt != nil {
 		t.Errorf("%+v", d)
 	}
-	bodies := map[string]bool{}
+	// Each attempt is signed with its own time, the body is always the same.
+	bodies, sent := map[string]bool{}, 0
 	for _, q := range hook.requests() {
-		if q.header.Get(api.HeaderWebhookDelivery) == d.ID {
-			bodies[string(q.body)] = true
+		if q.header.Get(api.HeaderWebhookDelivery) != d.ID {
+			continue
+		}
+		bodies[string(q.body)] = true
+		at := d.Attempts[sent].At
+		sent++
+		seconds := strconv.FormatInt(at.Unix(), 10)
+		if _, err := api.VerifyWebhook(e.Secret, q.header, q.body, at.Time); err != nil || !strings.HasPrefix(q.header.Get(api.HeaderWebhookSignature), "t="+seconds+",") {
+			t.Errorf("attempt %d at %s: %v, %q", sent, seconds, err, q.header.Get(api.HeaderWebhookSignature))
+		}
+		if got := q.header.Get(api.HeaderStandardWebhookTimestamp); got != seconds || q.header.Get(api.HeaderStandardWebhookSignature) != standard(t, e.Secret, q) {
+			t.Errorf("attempt %d at %s: %v", sent, seconds, q.header)
 		}
 	}
 	if len(bodies) != 1 || hook.times()[d.ID] != 6 {

@@ -2,10 +2,12 @@ package webhook_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -55,6 +57,8 @@ func TestWhatIsNoSuccess(t *testing.T) {
 		"308":                     {newReceiver(t, redirect(308)).URL, 308, "redirects are not followed"},
 		"304":                     {newReceiver(t, status(304)).URL, 304, "redirects are not followed"},
 		"404":                     {newReceiver(t, status(404)).URL, 404, "the status is not 2xx"},
+		"410":                     {newReceiver(t, status(410)).URL, 410, "the status is not 2xx"},
+		"500":                     {newReceiver(t, status(500)).URL, 500, "the status is not 2xx"},
 		"503":                     {newReceiver(t, status(503)).URL, 503, "the status is not 2xx"},
 		"nobody":                  {nobody.URL, 0, "the connection was refused"},
 		"unknown authority":       {tls.URL, 0, "the certificate is not valid"},
@@ -113,11 +117,10 @@ func TestNothingIsSentInPlaintext(t *testing.T) {
 	}
 }
 
-// rebinding runs a name server that answers with the next address each time. It returns a
-// resolver and the number of questions.
-func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
+// nameServer runs a name server that answers questions of type A and AAAA with what answer
+// returns, and returns a resolver that asks it. An answer of the other type is left out.
+func nameServer(t *testing.T, answer func(q dns.Question) netip.Addr) *net.Resolver {
 	t.Helper()
-	var asked atomic.Int64
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -125,9 +128,12 @@ func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64)
 	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			n := min(int(asked.Add(1)), len(addresses)) - 1
-			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(addresses[n])}}
+		h := dns.RR_Header{Name: q.Question[0].Name, Rrtype: q.Question[0].Qtype, Class: dns.ClassINET}
+		switch a := answer(q.Question[0]); {
+		case h.Rrtype == dns.TypeA && a.Is4():
+			m.Answer = []dns.RR{&dns.A{Hdr: h, A: a.AsSlice()}}
+		case h.Rrtype == dns.TypeAAAA && a.Is6():
+			m.Answer = []dns.RR{&dns.AAAA{Hdr: h, AAAA: a.AsSlice()}}
 		}
 		_ = w.WriteMsg(m)
 	})}
@@ -140,7 +146,53 @@ func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64)
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", packets.LocalAddr().String())
 	}
-	return &net.Resolver{PreferGo: true, Dial: dial}, &asked
+	return &net.Resolver{PreferGo: true, Dial: dial}
+}
+
+// rebinding returns a resolver that answers with the next address each time, and the number
+// of questions.
+func rebinding(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
+	t.Helper()
+	var asked atomic.Int64
+	return nameServer(t, func(q dns.Question) netip.Addr {
+		if q.Qtype != dns.TypeA {
+			return netip.Addr{}
+		}
+		return netip.MustParseAddr(addresses[min(int(asked.Add(1)), len(addresses))-1])
+	}), &asked
+}
+
+// Whatever a name leads to, in whatever form, is checked when it is dialled.
+func TestNamesOfPrivateAddresses(t *testing.T) {
+	addresses := []string{
+		"127.0.0.1", "127.1.2.3", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
+		"::1", "::", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2002:7f00:1::1", "2001::1", "fd00::1", "fe80::1", "ff02::1",
+	}
+	resolver := nameServer(t, func(q dns.Question) netip.Addr {
+		n, err := strconv.Atoi(strings.TrimSuffix(q.Name, ".hooks.example.com."))
+		if err != nil {
+			return netip.Addr{}
+		}
+		return netip.MustParseAddr(addresses[n])
+	})
+	r := newRig(t, 1, webhook.Config{Resolver: resolver, Allowed: webhook.Public})
+	hook := newReceiver(t, nil)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(hook.URL, "http://"))
+	for n, address := range addresses {
+		t.Run(address, func(t *testing.T) {
+			e := r.register(fmt.Sprintf("http://%d.hooks.example.com:%s", n, port))
+			r.test(e.ID)
+			if why, _ := r.failed(e.ID); why != "the address is not public" {
+				t.Error(why)
+			}
+			if err := r.webhooks().Delete(t.Context(), caller, e.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := len(hook.requests()); n != 0 {
+		t.Errorf("%d requests", n)
+	}
 }
 
 // 127.0.0.1 stands for a public address and 127.0.0.2 for a private one. The receiver
@@ -167,6 +219,52 @@ func TestANameThatIsPublicFirstAndThenPrivate(t *testing.T) {
 	}
 	if n := len(hook.requests()); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// Only the status counts, however the answer goes on.
+func TestWhatIsASuccess(t *testing.T) {
+	r := newRig(t, 1, webhook.Config{Timeout: time.Hour})
+	var sent atomic.Int64
+	for name, c := range map[string]struct {
+		status int
+		answer http.HandlerFunc
+	}{
+		"200": {200, status(200)},
+		"201": {201, status(201)},
+		"204": {204, status(204)},
+		"299": {299, status(299)},
+		"closed early": {200, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = w.Write([]byte("x"))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}},
+		"1 GB": {200, func(w http.ResponseWriter, _ *http.Request) {
+			piece := make([]byte, 1<<20)
+			for range 1 << 10 {
+				n, err := w.Write(piece)
+				sent.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := r.register(newReceiver(t, c.answer).URL)
+			r.test(e.ID)
+			d := r.becomes(e.ID, api.WebhookDelivered, 1)
+			if a := d.Attempts[0]; a.StatusCode == nil || *a.StatusCode != c.status || a.Error != nil {
+				t.Errorf("%+v", a)
+			}
+			if err := r.webhooks().Delete(t.Context(), caller, e.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := sent.Load(); n == 0 || n > 100<<20 { // what fits into buffers may be sent
+		t.Errorf("%d bytes of 1 GB were taken", n)
 	}
 }
 

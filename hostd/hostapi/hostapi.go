@@ -67,8 +67,12 @@ const QueryGeneration = "generation"
 // box for a while: it may have what its archive lacks.
 const QueryKeepDisk = "keep_disk"
 
-// HeaderRequestID is passed on from the public API into every log line.
-const HeaderRequestID = "X-Request-Id"
+// HeaderRequestID is passed on from the public API into every log line. A host ignores one
+// with more characters than MaxRequestID.
+const (
+	HeaderRequestID = "X-Request-Id"
+	MaxRequestID    = 200
+)
 
 // Code names why a host refused, so that nobody branches on a text.
 type Code string

@@ -323,7 +323,7 @@ func (s *Server) recover(next http.Handler) http.Handler {
 // requestID is the caller's, if it can be put into a log line as it is.
 func requestID(r *http.Request) string {
 	id := r.Header.Get(hostapi.HeaderRequestID)
-	if len(id) > 64 {
+	if len(id) > hostapi.MaxRequestID {
 		return ""
 	}
 	for i := range len(id) {

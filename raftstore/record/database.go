@@ -60,6 +60,7 @@ type DatabaseArchive struct {
 	FirstRestorable time.Time `json:"first_restorable,omitzero"` // zero: no base backup yet
 	LastRestorable  time.Time `json:"last_restorable,omitzero"`
 	LastLSN         string    `json:"last_lsn,omitempty"`
+	SizeBytes       int64     `json:"size_bytes,omitempty"` // in the bucket
 }
 
 // DatabaseCredentials are those of a database's one role, and of its broker.

@@ -24,6 +24,7 @@ const (
 	ResourceDisk     Resource = "disk"   // also of what sleeps
 	ResourceSnapshot Resource = "snapshot"
 	ResourceVolume   Resource = "volume"
+	ResourceArchive  Resource = "archive" // base backups and WAL of databases
 )
 
 // Usage is what a workspace has used in a month. The id is "<workspace>/<month>". The
@@ -33,7 +34,7 @@ type Usage struct {
 	WorkspaceID string      `json:"workspace_id"`
 	Month       string      `json:"month"` // 2006-01, in UTC
 	Lines       []UsageLine `json:"lines,omitempty"`
-	// StorageAt is until when snapshots and volumes are counted.
+	// StorageAt is until when snapshots, volumes and archives are counted.
 	StorageAt time.Time `json:"storage_at,omitzero"`
 	// WarnedAt and ExhaustedAt are when its members were told, once each, that the
 	// month's credit is nearly spent, and spent.
