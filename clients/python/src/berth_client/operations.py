@@ -608,9 +608,9 @@ def delete_webhook_endpoint(id: str) -> Nothing:
 def deploy_app(id: str, body: m.CreateDeployment, *, idempotency_key: str | None = None) -> Call[m.Deployment]:
     """Deploy an app. Clones `git_ref`, or takes an uploaded source, builds it in a virtual
     machine, starts it and, once it answers on its port, sends the traffic there. What was live
-    serves until then, and goes on if it fails. One deployment of an app is made at a time;
-    others are `queued`. What package managers and compilers keep in caches is there in the
-    app's next build; `clear_cache` deletes it first.
+    serves until then, and goes on if it fails. One deployment of an app is made at a time; the
+    next is `queued`, and a newer one takes its place. What package managers and compilers keep
+    in caches is there in the app's next build; `clear_cache` deletes it first.
     """
     return Call(
         method="POST",
