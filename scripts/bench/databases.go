@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/guest/pgapi"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
@@ -82,7 +81,7 @@ func (b *bench) measureRouter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	box, hostID, err := b.databaseBox(ctx, db.ID)
+	box, hostID, err := b.boxOf(ctx, db.ID)
 	if err != nil {
 		return err
 	}
@@ -146,20 +145,6 @@ func (b *bench) createDatabase(ctx context.Context, alwaysOn bool) (*api.Databas
 
 func (b *bench) awaitDatabase(ctx context.Context, id string, want api.DatabaseStatus) (*api.Database, error) {
 	return stack.AwaitDatabase(ctx, b.c, id, want, databaseWithin)
-}
-
-// databaseBox is the box of a database, and its host.
-func (b *bench) databaseBox(ctx context.Context, id string) (hostapi.Box, string, error) {
-	for s, err := range b.c.Sandboxes(ctx) {
-		if err != nil {
-			return hostapi.Box{}, "", err
-		}
-		if s.Owner != nil && s.Owner.ID == id {
-			box, err := b.box(ctx, &s)
-			return box, s.AgentID, err
-		}
-	}
-	return hostapi.Box{}, "", fmt.Errorf("database %s has no sandbox", id)
 }
 
 func (b *bench) firstQuery(ctx context.Context, db *api.Database) error {
