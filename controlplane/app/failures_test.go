@@ -53,6 +53,11 @@ func TestFailures(t *testing.T) {
 				r.State, r.Starts, r.Signal, r.Listening = appapi.StateExited, 9, "OOM", nil
 			}
 		}, "the app ran out of memory"},
+		"answers once": {func(g *guests) {
+			g.fleeting, g.status = true, func(r *appapi.RunStatus) {
+				r.State, r.Starts, r.ExitCode, r.Listening = appapi.StateExited, 3, new(1), nil
+			}
+		}, "the app exited with code 1"},
 		"mute":     {func(g *guests) { g.mute = true }, "the app takes connections on port 3000, and answers nothing within"},
 		"nowhere":  {func(g *guests) { g.port, g.status = 1, func(r *appapi.RunStatus) { r.Listening = nil } }, "the app does not answer on port 3000 within"},
 		"no guest": {func(g *guests) { g.down = true }, "its virtual machine does not answer"},
@@ -73,6 +78,16 @@ func TestFailures(t *testing.T) {
 			r.settled(1)
 		})
 	}
+}
+
+// TestAnAppThatAnswersWithoutEndGoesLive: of an answer to the health check only the beginning
+// is read.
+func TestAnAppThatAnswersWithoutEndGoesLive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	r.guests.set(func(g *guests) { g.endless = true })
+	r.live()
+	r.settled(1)
 }
 
 // TestBudget: a build that does not end is ended.

@@ -302,7 +302,7 @@ http {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netns, program, "-c", file, "-p", dir)
+	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netns, program, "-e", "stderr", "-c", file, "-p", dir)
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // its workers end with it
 	if err := cmd.Start(); err != nil {

@@ -20,10 +20,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berth-cloud/berth/guest/app/applog"
 	"github.com/berth-cloud/berth/guest/app/command"
 	"github.com/berth-cloud/berth/guest/app/contain"
 	"github.com/berth-cloud/berth/guest/app/static"
 	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The agent runs this test as its server of static sites, and to contain images.
@@ -304,6 +306,37 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 	if _, err := g.Run(t.Context(), appapi.Run{ID: "x", Port: 1}); !appapi.HasCode(err, appapi.CodeNotBuilt) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A build that prints a gigabyte succeeds; the end of what it printed is kept.
+func TestABuildThatPrintsAGigabyte(t *testing.T) {
+	tier.Slow(t)
+	g := start(t)
+	const size = 1 << 30
+	st := g.build(appapi.Build{
+		ID: "loud", BuildCommand: fmt.Sprintf("yes 0123456789012345678901234567890123456789012345678901234567890 | head -c %d; echo; echo the end", size),
+		Env: map[string]string{"TOKEN": "top-secret-value"}, Secrets: []string{"TOKEN"},
+	}, map[string]string{"index.html": ""})
+	if st.Build.State != appapi.StateSucceeded || st.Build.LogBytes < size {
+		t.Errorf("%+v", st.Build)
+	}
+	if tail := g.log(appapi.LogQuery{Tail: 2}, g.BuildLog); !strings.HasPrefix(tail, "the end\n") {
+		t.Errorf("the log ends with %q", tail)
+	}
+	kept := int64(0)
+	err := filepath.WalkDir(filepath.Join(g.cfg.Dir, "build.log"), func(_ string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			kept += info.Size()
+		}
+		return err
+	})
+	if err != nil || kept > 2*applog.DefaultMax {
+		t.Errorf("%d bytes are kept, %v", kept, err)
 	}
 }
 
