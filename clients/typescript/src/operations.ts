@@ -95,9 +95,10 @@ export function appRequests(id: string, options: { tail?: number | undefined } =
 }
 
 /**
- * Count and measure deployments and wakes of the workspace's apps, by time and app. The newest
- * first; what had no event in a day or an hour is not there. Events are kept for 90 days, and
- * counted a moment after they happen.
+ * Count and measure deployments, wakes and requests of the workspace's apps, by time and app. The
+ * newest first; what had no event in a day or an hour is not there. Events are kept for 90 days,
+ * and counted a moment after they happen. Requests are those of whole hours, a minute after they
+ * were answered at the latest.
  */
 export function appsMetrics(options: { from?: string | undefined; to?: string | undefined; bucket?: string | undefined; app?: string | undefined } = {}): Call<m.AppsMetrics[]> {
   return {

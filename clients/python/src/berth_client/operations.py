@@ -102,9 +102,10 @@ def app_requests(id: str, *, tail: int | None = None) -> Call[list[m.AppRequest]
 
 
 def apps_metrics(*, from_: str | None = None, to: str | None = None, bucket: str | None = None, app: str | None = None) -> Call[list[m.AppsMetrics]]:
-    """Count and measure deployments and wakes of the workspace's apps, by time and app. The newest
-    first; what had no event in a day or an hour is not there. Events are kept for 90 days, and
-    counted a moment after they happen.
+    """Count and measure deployments, wakes and requests of the workspace's apps, by time and app.
+    The newest first; what had no event in a day or an hour is not there. Events are kept for 90
+    days, and counted a moment after they happen. Requests are those of whole hours, a minute
+    after they were answered at the latest.
     """
     return Call(
         method="GET",
