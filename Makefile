@@ -163,7 +163,7 @@ drivers: ## try the usual PostgreSQL drivers; with BERTH_URL and BERTH_TOKEN set
 	@BERTH_DRIVERS=1 $(GO) $(TEST) -count=1 -v ./e2e/drivers
 
 .PHONY: bench
-bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes, and 10 or more for databases)
+bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes, and 10 or more each for databases and apps)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps up
 	@$(MAKE) --no-print-directory build

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/app/applog"
 	"github.com/berth-cloud/berth/guest/app/command"
@@ -60,9 +61,11 @@ type guest struct {
 	stop func()
 }
 
-func start(t *testing.T) *guest {
+func start(t *testing.T) *guest { t.Helper(); return startIn(t, t.TempDir()) }
+
+// startIn starts an agent whose files are in a directory.
+func startIn(t *testing.T, dir string) *guest {
 	t.Helper()
-	dir := t.TempDir()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -280,6 +283,29 @@ func TestCommandsOfABuild(t *testing.T) {
 	})
 }
 
+// A value of a variable is the same, byte for byte, in a build and in the app: no shell, and
+// nothing of a container's, reads it.
+func TestVariablesArriveByteForByte(t *testing.T) {
+	g := start(t)
+	const odd = "$HOME ${A} $(id) `id` 'single' \"double\" \\n \\ back\nnext line\ttab = # ünï  "
+	env := map[string]string{"ODD": odd}
+	st := g.build(appapi.Build{
+		ID: "odd", Env: env, InstallCommand: `printf %s "$ODD" >installed`, BuildCommand: `printf %s "$ODD" >built`, StartCommand: `printf %s "$ODD" >started; sleep 1000`,
+	}, map[string]string{"x": ""})
+	if st.Build.State != appapi.StateSucceeded {
+		t.Fatalf("%+v", st.Build)
+	}
+	if _, err := g.Run(t.Context(), appapi.Run{ID: "odd", Port: 3000, Env: env}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"installed", "built", "started"} {
+		g.await(name, func(appapi.Status) bool {
+			raw, err := os.ReadFile(filepath.Join(g.cfg.WorkDir, name))
+			return err == nil && string(raw) == odd
+		})
+	}
+}
+
 func TestBuildsThatFail(t *testing.T) {
 	g := start(t)
 	files := map[string]string{"index.html": ""}
@@ -337,6 +363,34 @@ func TestABuildThatPrintsAGigabyte(t *testing.T) {
 	})
 	if err != nil || kept > 2*applog.DefaultMax {
 		t.Errorf("%d bytes are kept, %v", kept, err)
+	}
+}
+
+// A build that fills the disk fails by what its command says, and the agent goes on.
+func TestABuildThatFillsItsDisk(t *testing.T) {
+	tier.Root(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	g := startIn(t, dir)
+	t.Cleanup(func() { g.stop() }) // before its disk goes
+	st := g.build(appapi.Build{ID: "fills", BuildCommand: "echo begun; dd if=/dev/zero of=fill bs=1M count=64"}, map[string]string{"index.html": ""})
+	if st.Build.State != appapi.StateFailed || !strings.Contains(st.Build.Error, "No space left on device") {
+		t.Errorf("%+v", st.Build)
+	}
+	if log := g.log(appapi.LogQuery{}, g.BuildLog); !strings.Contains(log, "\nbegun\n") {
+		t.Errorf("its log is %q", log)
+	}
+	g.stop() // and another one tells of a build that has failed, whatever was written
+	g.run()
+	if st := g.await("there", func(appapi.Status) bool { return true }); st.Build.State != appapi.StateFailed {
+		t.Errorf("%+v", st.Build)
 	}
 }
 
