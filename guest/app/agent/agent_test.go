@@ -322,6 +322,8 @@ func TestBuildsThatFail(t *testing.T) {
 		"image":   {appapi.Build{}, map[string]string{"Dockerfile": strings.Repeat("#", 2<<20)}, "it has more than 1024 KB", appapi.PhaseBuild},
 		"no site": {appapi.Build{Framework: "vite", InstallCommand: "true", BuildCommand: "true"}, map[string]string{"package.json": "{}"}, "the build made no site", appapi.PhaseBuild},
 		"runtime": {appapi.Build{Runtime: "python 1.2.3", StartCommand: "x"}, files, "python 1.2.3, which runtime asks for, cannot be installed here", appapi.PhaseRuntimes},
+		"asdf":    {appapi.Build{StartCommand: "x"}, map[string]string{"main.py": "", ".tool-versions": "python 1.2.3\n"}, "python 1.2.3, which .tool-versions asks for, cannot be installed here", appapi.PhaseRuntimes},
+		"mise":    {appapi.Build{StartCommand: "x"}, map[string]string{"main.py": "", "mise.toml": "[tools]\npython = \"1.2.4\"\n"}, "python 1.2.4, which mise.toml asks for, cannot be installed here", appapi.PhaseRuntimes},
 		"secret":  {appapi.Build{BuildCommand: "echo hunter-222; exit 1", Env: map[string]string{"S": "hunter-222"}, Secrets: []string{"S"}}, files, "\n********", appapi.PhaseBuild},
 	} {
 		c.in.ID = id
