@@ -163,7 +163,7 @@ drivers: ## try the usual PostgreSQL drivers; with BERTH_URL and BERTH_TOKEN set
 	@BERTH_DRIVERS=1 $(GO) $(TEST) -count=1 -v ./e2e/drivers
 
 .PHONY: bench
-bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes, and half an hour or more for databases and their archives)
+bench: ## run the benchmarks, print a table and write bench.json (root; about 9 minutes, and half an hour or more for databases, their archives and apps)
 	@$(MAKE) --no-print-directory ready
 	@scripts/install-deps bench
 	@$(MAKE) --no-print-directory build

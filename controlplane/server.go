@@ -82,6 +82,7 @@ type Server struct {
 	loops     *loops.Loops
 	intake    *eventstore.Intake
 	recorder  *stats.Recorder
+	requests  *stats.RequestRecorder
 	peers     *peer.Transport
 	edge      *edge.Edge
 	reach     *pgedge.Reach
@@ -243,6 +244,7 @@ func (s *Server) Run(ctx context.Context) error {
 	part("certificate", func() error { s.renewer().Run(leadCtx); return nil })
 	part("event store", func() error { s.intake.KeepPruned(leadCtx); return nil })
 	part("records for the event store", func() error { s.recorder.Run(leadCtx); return nil })
+	part("requests for the event store", func() error { s.requests.Run(leadCtx); return nil })
 	leading := make(chan struct{})
 	go func() {
 		defer close(leading)
@@ -484,6 +486,7 @@ func (s *Server) assemble() error {
 	intake := &eventstore.Intake{Store: s.events, Log: s.log}
 	s.intake = intake
 	s.recorder = &stats.Recorder{View: s.store.View, Notes: s.events, Log: s.log}
+	s.requests = &stats.RequestRecorder{View: s.store.View, Hours: s.edge.Hours, Notes: s.events, Log: s.log}
 	table := httpapi.NewRouting()
 	front := s.forwarder(routes, func(c *forward.Config) { c.AnyReplica, c.Repeatable = table.AnyReplica, table.Repeatable })
 	outside := s.withEdge(front)

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/dns/dnsmessage"
@@ -110,7 +113,12 @@ func listenOutside(t *testing.T) net.Listener {
 	return l
 }
 
-// answerNames is a DNS server that knows one name.
+// registries are the hosts of packages, which guests reach as this machine does.
+var registries = map[string]bool{
+	"registry.npmjs.org": true, "pypi.org": true, "files.pythonhosted.org": true, "proxy.golang.org": true, "sum.golang.org": true,
+}
+
+// answerNames is a DNS server that knows the outside world's name, and those of registries.
 func answerNames(c net.PacketConn) {
 	b := make([]byte, 1500)
 	for {
@@ -118,10 +126,27 @@ func answerNames(c net.PacketConn) {
 		if err != nil {
 			return
 		}
-		if reply := nameAnswer(b[:n]); reply != nil {
-			_, _ = c.WriteTo(reply, from)
-		}
+		query := bytes.Clone(b[:n])
+		go func() { // a registry's name may take a while
+			if reply := nameAnswer(query); reply != nil {
+				_, _ = c.WriteTo(reply, from)
+			}
+		}()
 	}
+}
+
+// addressesOf returns what a name stands for; none: there is no such name.
+func addressesOf(name string) []net.IP {
+	switch {
+	case name == outsideName || strings.HasSuffix(name, "."+outsideName):
+		return []net.IP{net.ParseIP(outsideAddr)}
+	case registries[name]:
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+		defer cancel()
+		found, _ := net.DefaultResolver.LookupIP(ctx, "ip4", name)
+		return found
+	}
+	return nil
 }
 
 func nameAnswer(query []byte) []byte {
@@ -135,7 +160,7 @@ func nameAnswer(query []byte) []byte {
 		return nil
 	}
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
-	known := name == outsideName || strings.HasSuffix(name, "."+outsideName)
+	addresses := addressesOf(name)
 	reply := dnsmessage.Message{
 		Header: dnsmessage.Header{
 			ID: h.ID, Response: true, RecursionDesired: h.RecursionDesired, RecursionAvailable: true,
@@ -143,13 +168,15 @@ func nameAnswer(query []byte) []byte {
 		Questions: []dnsmessage.Question{q},
 	}
 	switch {
-	case !known:
+	case len(addresses) == 0:
 		reply.RCode = dnsmessage.RCodeNameError
 	case q.Type == dnsmessage.TypeA:
-		reply.Answers = []dnsmessage.Resource{{
-			Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1},
-			Body:   &dnsmessage.AResource{A: [4]byte(net.ParseIP(outsideAddr).To4())},
-		}}
+		for _, a := range addresses {
+			reply.Answers = append(reply.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1},
+				Body:   &dnsmessage.AResource{A: [4]byte(a.To4())},
+			})
+		}
 	}
 	out, err := reply.Pack()
 	if err != nil {

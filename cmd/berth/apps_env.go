@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -45,27 +46,51 @@ func (a *app) appEnvList() *cobra.Command {
 func (a *app) appEnvSet() *cobra.Command {
 	var in api.PutAppVariable
 	var given func() (*bool, *string)
+	var database string
 	cmd := &cobra.Command{
-		Use:   "set APP NAME=VALUE…",
+		Use:   "set APP [NAME=VALUE…]",
 		Short: "Set variables of an app",
 		Long: `Set variables of an app. A NAME alone takes its value from your environment, so that
-a secret need not be in the command's arguments.`,
+a secret need not be in the command's arguments.
+
+With --database, DATABASE_URL leads to that database of the workspace, which is woken
+if it sleeps. The variable is secret, because the password is in it, unless
+--secret=false is given.`,
 		Example: `  berth app env set shop LOG_LEVEL=info
-  berth app env set shop STRIPE_KEY --secret`,
-		Args: wants(2, -1, "APP and NAME=VALUE"), ValidArgsFunction: a.completeApps,
+  berth app env set shop STRIPE_KEY --secret
+  berth app env set shop --database orders`,
+		Args: wants(1, -1, "APP"), ValidArgsFunction: a.completeApps,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			vars, err := assignments(args[1:], a.env)
-			if err != nil {
+			switch _, twice := vars[databaseVariable]; {
+			case err != nil:
 				return usage(cmd, "%s", err)
+			case len(vars) == 0 && database == "":
+				return usage(cmd, "NAME=VALUE is missing")
+			case twice && database != "":
+				return usage(cmd, "give %s or --database, not both", databaseVariable)
 			}
 			c, one, err := a.theApp(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			in.Secret, in.Scope = given()
+			if database != "" {
+				url, err := a.databaseURL(cmd.Context(), c, database)
+				if err != nil {
+					return err
+				}
+				if vars == nil {
+					vars = map[string]string{}
+				}
+				vars[databaseVariable] = url
+			}
+			secret, scope := given()
 			set := []api.AppVariable{}
 			for _, name := range sortedKeys(vars) {
-				in.Value = vars[name]
+				in.Value, in.Secret, in.Scope = vars[name], secret, scope
+				if name == databaseVariable && database != "" && secret == nil {
+					in.Secret = new(true)
+				}
 				v, err := c.PutAppVariable(cmd.Context(), one.ID, name, in)
 				if err != nil {
 					return fmt.Errorf("%s: %w", name, err)
@@ -80,7 +105,28 @@ a secret need not be in the command's arguments.`,
 		},
 	}
 	given = secretFlags(cmd)
+	cmd.Flags().StringVar(&database, "database", "", "id or label of a database: sets "+databaseVariable+" to its URL")
 	return cmd
+}
+
+// databaseVariable is where frameworks look for a database.
+const databaseVariable = "DATABASE_URL"
+
+// databaseURL returns the URL with which an app connects to a database. The router takes
+// TLS alone, and the URL of the API says nothing of that.
+func (a *app) databaseURL(ctx context.Context, c *api.Client, name string) (string, error) {
+	id, err := findDatabase(ctx, c, name)
+	if err != nil {
+		return "", err
+	}
+	conn, err := a.awake(ctx, c, id)
+	switch {
+	case err != nil:
+		return "", err
+	case conn.ConnectionURL == "":
+		return "", errNoRouter
+	}
+	return conn.ConnectionURL + "?sslmode=require", nil
 }
 
 // secretFlags adds the flags of a variable. What is not given stays as it is.

@@ -46,6 +46,18 @@ type AppsMetrics struct {
 	Deaths            int     `json:"deaths"`             // of instances
 	Deploy            Summary `json:"deploy_ms"`          // of those that went live, from the start of the build
 	Wake              Summary `json:"wake_ms"`
+
+	Requests AppsRequests `json:"requests"`
+}
+
+// AppsRequests are the requests to one app in one bucket of time, as all replicas have
+// counted them. Times are until the answer began.
+type AppsRequests struct {
+	Count    int64        `json:"count"`
+	Statuses StatusCounts `json:"statuses"`
+	P50MS    float64      `json:"p50_ms"`
+	P95MS    float64      `json:"p95_ms"`
+	P99MS    float64      `json:"p99_ms"`
 }
 
 // FunctionMetrics is one row of GET /v1/metrics/functions: one function in one bucket of

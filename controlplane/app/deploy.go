@@ -421,8 +421,11 @@ func (f *Flows) endWith(ctx context.Context, run flow.Run, data deploy) (flow.Co
 
 // dropBuild deletes what a failed deployment has created.
 func dropBuild(tx *raftstore.Tx, d *record.Deployment) error {
-	if err := deleteBox(tx, d.SandboxID); err != nil {
-		return err
+	// That of an app that is deleted may have to be told to end.
+	if a, ok := raftstore.Get(tx, record.Apps, d.AppID); !ok || !drains(a, d.SandboxID) {
+		if err := deleteBox(tx, d.SandboxID); err != nil {
+			return err
+		}
 	}
 	if d.RollbackTo != "" {
 		return nil // the artifact belongs to another deployment

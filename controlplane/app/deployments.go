@@ -29,16 +29,13 @@ const (
 	sourceUpload = string(api.AppFromUpload)
 )
 
-// maxWaiting limits the deployments of an app that have not ended.
-const maxWaiting = 20
-
 // keptDeployments is how many ended deployments of an app are kept.
 const keptDeployments = 100
 
 // Reasons of failed deployments that are nobody's fault.
 const (
 	whyCancelled  = "cancelled"
-	whySuperseded = "superseded by a newer push"
+	whySuperseded = "superseded by a newer deployment"
 	whyDeleted    = "its app was deleted"
 )
 
@@ -100,10 +97,6 @@ func (s *Apps) begin(
 		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
-		others := slices.DeleteFunc(unfinished(tx, a.ID), func(other *record.Deployment) bool { return supersedes(d, other) })
-		if waiting := len(others); waiting >= maxWaiting {
-			return &apierror.Error{Code: apierror.ERateLimited, Message: "max deployments reached", Fields: map[string]any{"max": maxWaiting, "active": waiting}}
-		}
 		if err := prepare(tx, a); err != nil {
 			return err
 		}
@@ -146,14 +139,14 @@ func sourceOf(r raftstore.Reader, a *record.App, d *record.Deployment) error {
 	return nil
 }
 
-// beginDeploy adds a queued deployment and its flow. Of several waiting pushes, only the
-// latest is deployed.
+// beginDeploy adds a queued deployment and its flow. It takes the place of one that still
+// waits: so at most two of an app have not ended.
 func beginDeploy(tx *raftstore.Tx, a *record.App, d *record.Deployment, requestID string) error {
 	d.WorkspaceID, d.AppID, d.Status = a.WorkspaceID, a.ID, record.DeploymentQueued
 	others := unfinished(tx, a.ID)
 	raftstore.Put(tx, record.Deployments, d)
 	for _, other := range others {
-		if supersedes(d, other) {
+		if other.Status == record.DeploymentQueued {
 			if err := abandon(tx, other, whySuperseded, false); err != nil {
 				return err
 			}
@@ -167,11 +160,6 @@ func beginDeploy(tx *raftstore.Tx, a *record.App, d *record.Deployment, requestI
 		ID: flow.NewID(), Kind: KindDeploy, Subject: DeploymentSubject(d.ID), Step: first,
 		Data: deploy{RequestID: requestID, Since: tx.Now(), Revision: a.Revision},
 	})
-}
-
-// supersedes reports whether d takes the place of other, which is still queued.
-func supersedes(d, other *record.Deployment) bool {
-	return other.Status == record.DeploymentQueued && other.Trigger == d.Trigger && (d.Trigger == triggerPush || d.Trigger == triggerPullRequest)
 }
 
 // abandon ends a deployment as failed, whatever its state. The flow restarts with the last

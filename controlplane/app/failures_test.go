@@ -53,6 +53,11 @@ func TestFailures(t *testing.T) {
 				r.State, r.Starts, r.Signal, r.Listening = appapi.StateExited, 9, "OOM", nil
 			}
 		}, "the app ran out of memory"},
+		"answers once": {func(g *guests) {
+			g.fleeting, g.status = true, func(r *appapi.RunStatus) {
+				r.State, r.Starts, r.ExitCode, r.Listening = appapi.StateExited, 3, new(1), nil
+			}
+		}, "the app exited with code 1"},
 		"mute":     {func(g *guests) { g.mute = true }, "the app takes connections on port 3000, and answers nothing within"},
 		"nowhere":  {func(g *guests) { g.port, g.status = 1, func(r *appapi.RunStatus) { r.Listening = nil } }, "the app does not answer on port 3000 within"},
 		"no guest": {func(g *guests) { g.down = true }, "its virtual machine does not answer"},
@@ -73,6 +78,16 @@ func TestFailures(t *testing.T) {
 			r.settled(1)
 		})
 	}
+}
+
+// TestAnAppThatAnswersWithoutEndGoesLive: of an answer to the health check only the beginning
+// is read.
+func TestAnAppThatAnswersWithoutEndGoesLive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	r.guests.set(func(g *guests) { g.endless = true })
+	r.live()
+	r.settled(1)
 }
 
 // TestBudget: a build that does not end is ended.
@@ -126,8 +141,9 @@ func TestCancel(t *testing.T) {
 	want(t, err, apierror.EConflict, "deployment has ended")
 
 	r.guests.set(func(g *guests) { g.hold = true })
-	builds, waits := r.deploy(a.ID), r.deploy(a.ID)
+	builds := r.deploy(a.ID)
 	r.at(builds.ID, "poll")
+	waits := r.deploy(a.ID)
 	r.at(waits.ID, "queue")
 	for _, d := range []api.Deployment{waits, builds} {
 		out, err := s.CancelDeployment(ctx, caller, a.ID, d.ID)
@@ -163,32 +179,38 @@ func TestCancel(t *testing.T) {
 	r.settled(1)
 }
 
-// TestQueue: one at a time, in order; and too many are refused.
+// TestQueue: one at a time; of those that wait the newest is deployed, however it was begun.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, nil)
 	a := r.create()
 	r.guests.set(func(g *guests) { g.hold = true })
-	var ids []string
-	for range 3 {
-		ids = append(ids, r.deploy(a.ID).ID)
-	}
-	r.at(ids[0], "poll")
-	for _, id := range ids[1:] {
-		if d := r.deployment(id); d.Status != record.DeploymentQueued {
-			t.Errorf("a later one is %s", d.Status)
-		}
-	}
-	for range 16 {
-		r.deploy(a.ID)
-	}
-	for range 2 { // the second takes the place of the first
-		if _, err := r.apps().Pushed(t.Context(), "ws", a.ID, app.Push{GitRef: "main"}); err != nil {
+	builds := r.deploy(a.ID).ID
+	r.at(builds, "poll")
+	push := func() string {
+		d, err := r.apps().Pushed(t.Context(), "ws", a.ID, app.Push{GitRef: "main"})
+		if err != nil {
 			t.Fatal(err)
 		}
+		return d.ID
 	}
-	_, err := r.apps().Deploy(t.Context(), caller, a.ID, api.CreateDeployment{}, noKey)
-	want(t, err, apierror.ERateLimited, "max deployments reached")
+	waits := r.deploy(a.ID).ID
+	for _, next := range []func() string{push, push, func() string { return r.deploy(a.ID).ID }} {
+		former := waits
+		waits = next()
+		if d := r.deployment(former); d.Status != record.DeploymentFailed || d.Error != "superseded by a newer deployment" {
+			t.Errorf("the one before is %s: %s", d.Status, d.Error)
+		}
+	}
+	if d, b := r.deployment(waits), r.deployment(builds); d.Status != record.DeploymentQueued || b.Status != record.DeploymentBuilding {
+		t.Errorf("one is %s while the other is %s", d.Status, b.Status)
+	}
+	r.guests.set(func(g *guests) { g.hold = false })
+	r.ends(builds, record.DeploymentLive)
+	r.ends(waits, record.DeploymentLive)
+	r.guests.set(func(g *guests) { g.hold = true })
+	r.at(r.deploy(a.ID).ID, "poll")
+	r.deploy(a.ID)
 	if err := r.apps().Delete(t.Context(), caller, a.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -518,8 +540,8 @@ func TestDelete(t *testing.T) {
 	}
 	r.guests.set(func(g *guests) { g.hold = true })
 	d := r.deploy(a.ID)
-	r.deploy(a.ID)
 	r.at(d.ID, "poll")
+	r.deploy(a.ID)
 	if err := s.Delete(ctx, caller, a.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,8 @@ type guests struct {
 	cutCache bool          // its caches are cut off, and it takes none
 	cut      bool          // logs that are followed break off
 	mute     bool          // the app takes connections and says nothing
+	endless  bool          // the app's answers have no end
+	fleeting bool          // the app answers one request, and ends
 	down     bool          // nothing answers in any guest
 	opened   int           // connections to apps
 	ended    []string      // boxes whose app was told to end
@@ -155,11 +157,19 @@ func (g *guests) serve(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*guestConn)
 	if c.port != appapi.Port {
 		g.mu.Lock()
-		mute := g.mute
+		mute, endless := g.mute, g.endless
+		if g.fleeting {
+			g.boxes[c.box].port = 0
+		}
 		g.mu.Unlock()
 		if mute {
 			<-r.Context().Done()
 			return
+		}
+		for endless {
+			if _, err := fmt.Fprintln(w, "more"); err != nil {
+				return
+			}
 		}
 		fmt.Fprintln(w, "hello")
 		return

@@ -227,8 +227,8 @@ func (k *keeper) endInstance(ctx context.Context, appID string, box *record.Sand
 			_, err := g.StopRun(ctx)
 			return err
 		})
-		if ctx.Err() != nil {
-			return // the next leader does it
+		if ctx.Err() != nil || err != nil && k.flows.unheard(box.ID) {
+			return // the next leader does it, or this one once it has heard the host
 		}
 		if err != nil {
 			k.Logger.InfoContext(ctx, "program of a drained instance was not told to end", "app_id", appID, "sandbox_id", hostapi.ShortID(box.ID), "error", err)

@@ -43,7 +43,8 @@ func (s *Apps) Delete(ctx context.Context, c core.Caller, id string) error {
 func beginDelete(tx *raftstore.Tx, flowID string, a *record.App, requestID string) (string, error) {
 	if a.Status != record.AppDeleting {
 		a = a.Clone()
-		a.Status, a.Draining, a.Instances = record.AppDeleting, append(a.Draining, draining(a.Instances, tx.Now())...), nil
+		a.Draining = slices.Concat(a.Draining, draining(a.Instances, tx.Now()), starting(tx, a))
+		a.Status, a.Instances = record.AppDeleting, nil
 		for i := range a.Draining {
 			a.Draining[i].Ending = true
 		}
@@ -62,8 +63,28 @@ func beginDelete(tx *raftstore.Tx, flowID string, a *record.App, requestID strin
 	})
 }
 
+// starting returns the sandboxes in which an app's program may run although they are no
+// instances yet: those that run, and in which nothing is being built.
+func starting(tx *raftstore.Tx, a *record.App) (out []record.AppInstance) {
+	builds := map[string]bool{}
+	for _, d := range unfinished(tx, a.ID) {
+		builds[d.SandboxID] = d.Status != record.DeploymentDeploying
+	}
+	for _, box := range boxesOf(tx, a) {
+		if box.Status == record.SandboxRunning && !builds[box.ID] && instance(a, box.ID) < 0 && !drains(a, box.ID) {
+			out = append(out, record.AppInstance{SandboxID: box.ID, Since: tx.Now()})
+		}
+	}
+	return out
+}
+
+// drains reports whether a sandbox of an app is one that drains.
+func drains(a *record.App, sandboxID string) bool {
+	return slices.ContainsFunc(a.Draining, func(in record.AppInstance) bool { return in.SandboxID == sandboxID })
+}
+
 // clearApp ends an app's deployments and begins to delete its sandboxes and snapshots.
-// Those of its instances go when their programs have ended: see keeper.endDrained.
+// Those in which its program runs go when that has ended: see keeper.endDrained.
 func clearApp(tx *raftstore.Tx, a *record.App) error {
 	for _, d := range unfinished(tx, a.ID) {
 		if err := abandon(tx, d, whyDeleted, false); err != nil {
@@ -71,7 +92,7 @@ func clearApp(tx *raftstore.Tx, a *record.App) error {
 		}
 	}
 	for _, box := range boxesOf(tx, a) {
-		if slices.ContainsFunc(a.Draining, func(in record.AppInstance) bool { return in.SandboxID == box.ID }) {
+		if drains(a, box.ID) {
 			continue
 		}
 		if err := deleteBox(tx, box.ID); err != nil {

@@ -471,7 +471,7 @@ func TestPushes(t *testing.T) {
 		ids = append(ids, d.ID)
 	}
 	for _, id := range ids[:2] {
-		if d := r.deployment(id); d.Status != record.DeploymentFailed || d.Error != "superseded by a newer push" {
+		if d := r.deployment(id); d.Status != record.DeploymentFailed || d.Error != "superseded by a newer deployment" {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -588,6 +588,62 @@ func TestToldToEndByADelete(t *testing.T) {
 	close(ending)
 	<-deleted // either it is gone, or the removal goes on without the caller
 	r.settled(0)
+}
+
+// TestToldToEndWhileItStarts: the program of an app that is deleted is told to end also where
+// it has just been started, by a deployment or by a wake, and does not serve yet.
+func TestToldToEndWhileItStarts(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	for _, name := range []string{"deployment", "wake"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 1, 1, nil)
+			apps, woken := r.apps(), make(chan error, 1)
+			var appID string
+			if name == "wake" {
+				a, _ := r.asleep()
+				appID = a.ID
+				r.guests.set(func(g *guests) { g.port = 4711 })
+				go func() { woken <- apps.Awake(context.WithoutCancel(t.Context()), appID) }()
+			} else {
+				appID = r.create().ID
+				r.guests.set(func(g *guests) { g.port = 4711 })
+				r.deploy(appID)
+				woken <- nil
+			}
+			var box string
+			r.await("the start of its program", func() bool {
+				for _, b := range raftstore.All(r.Leader().Store.View(), record.Sandboxes) {
+					if box = b.ID; r.guests.at(box).port == 4711 {
+						return true
+					}
+				}
+				return false
+			})
+			ending := make(chan struct{})
+			r.guests.set(func(g *guests) { g.ending = ending })
+			deleted := make(chan error, 1)
+			go func() { deleted <- apps.Delete(context.WithoutCancel(t.Context()), caller, appID) }()
+			r.await("the word to its program", func() bool {
+				r.guests.mu.Lock()
+				defer r.guests.mu.Unlock()
+				return slices.Contains(r.guests.ended, box)
+			})
+			r.await("the end of its deployment", func() bool {
+				return !slices.ContainsFunc(raftstore.All(r.Leader().Store.View(), record.Flows), func(f *record.Flow) bool { return f.Kind == app.KindDeploy })
+			})
+			if row, ok := r.Sandbox(box); !ok || row.Status != record.SandboxRunning {
+				t.Errorf("its sandbox is %+v while its program was ending", row)
+			}
+			close(ending)
+			if err := <-deleted; err != nil {
+				t.Error(err)
+			}
+			<-woken
+			r.settled(0)
+		})
+	}
 }
 
 // TestEndedWithoutAnAnswer: a guest that does not answer loses its sandbox all the same.

@@ -22,10 +22,15 @@ import (
 // What the leader asks any replica there:
 //
 //	POST {id}/traffic traffic.Question → traffic.Report
+//
+// What each replica asks every other:
+//
+//	POST hours {} → traffic.Counted
 const (
 	pathActivity = peer.PathApps + "activity"
 	pathWake     = peer.PathApps + "{id}/wake"
 	pathTraffic  = peer.PathApps + "{id}/traffic"
+	pathHours    = peer.PathApps + "hours"
 )
 
 const (
@@ -117,6 +122,10 @@ func (e *Edge) awake(ctx context.Context, id string) error {
 func (e *Edge) ServePeer(w http.ResponseWriter, r *http.Request, replica string) {
 	mux := http.NewServeMux()
 	if e.apps != nil {
+		mux.HandleFunc("POST "+pathHours, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(e.hoursHere()) // the asker may be gone
+		})
 		mux.HandleFunc("POST "+pathActivity, func(w http.ResponseWriter, r *http.Request) { e.serveActivity(w, r, replica) })
 		mux.HandleFunc("POST "+pathWake, e.serveWake)
 		mux.HandleFunc("POST "+pathTraffic, e.serveTraffic)

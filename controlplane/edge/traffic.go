@@ -69,8 +69,9 @@ func ClassNames() []string {
 const (
 	maxQuestion = 4 << 10
 	// maxTraffic is the size of the largest report, in bytes: an entry takes some 600,
-	// where its path needs no escapes, and a minute 400.
-	maxTraffic = 2 << 20
+	// where its path needs no escapes, and a minute, or an hour of one of thousands of
+	// apps, 400.
+	maxTraffic = 8 << 20
 )
 
 // trafficLimit is how long another replica may take to answer.
@@ -122,7 +123,12 @@ func (e *Edge) trafficHere(appID string, q traffic.Question) traffic.Report {
 }
 
 func (e *Edge) askTraffic(ctx context.Context, address, appID string, q traffic.Question) (out traffic.Report, err error) {
-	resp, err := peer.Ask(ctx, e.apps.cfg.Transport, address, peer.PathApps+url.PathEscape(appID)+"/traffic", q)
+	return askReplica[traffic.Report](ctx, e, address, peer.PathApps+url.PathEscape(appID)+"/traffic", q)
+}
+
+// askReplica asks another replica for a report.
+func askReplica[T any](ctx context.Context, e *Edge, address, path string, q any) (out T, err error) {
+	resp, err := peer.Ask(ctx, e.apps.cfg.Transport, address, path, q)
 	if err != nil {
 		return out, err
 	}
@@ -138,6 +144,35 @@ func (e *Edge) askTraffic(ctx context.Context, address, appID string, q traffic.
 		return out, errors.New("the report is too large")
 	}
 	return out, json.Unmarshal(raw, &out)
+}
+
+// Hours returns what the replicas have counted of all apps in the present hour and the one
+// before; missing are those that did not answer.
+func (e *Edge) Hours(ctx context.Context) (counted []traffic.Counted, missing []string) {
+	if e.apps == nil {
+		return nil, nil
+	}
+	counted = append(counted, e.hoursHere())
+	if e.apps.cfg.Others == nil {
+		return counted, nil
+	}
+	for id, address := range e.apps.cfg.Others() {
+		limited, cancel := context.WithTimeout(ctx, trafficLimit)
+		one, err := askReplica[traffic.Counted](limited, e, address, pathHours, struct{}{})
+		cancel()
+		if err != nil {
+			missing = append(missing, id)
+			continue
+		}
+		one.Replica = id
+		counted = append(counted, one)
+	}
+	slices.Sort(missing)
+	return counted, missing
+}
+
+func (e *Edge) hoursHere() traffic.Counted {
+	return traffic.Counted{Replica: e.apps.cfg.Self, Epoch: e.apps.book.Epoch, Hours: e.apps.book.Hours()}
 }
 
 func (e *Edge) serveTraffic(w http.ResponseWriter, r *http.Request) {

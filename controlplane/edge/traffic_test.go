@@ -111,6 +111,25 @@ func TestReplicasAreAskedForWhatTheyCounted(t *testing.T) {
 	}
 }
 
+func TestReplicasAreAskedForTheirHours(t *testing.T) {
+	r, l, leader := follower(t)
+	r.start(t, boxA, says("hi"))
+	r.flip(record.AppRunning, boxA)
+	r.get(t, "/")
+	counted(t, r, 1)
+	leader.edge.apps.cfg.Transport = answers{r.edge}
+	leader.edge.apps.cfg.Others = func() map[string]string { return map[string]string{"c": "c:1"} }
+	all, missing := leader.edge.Hours(t.Context())
+	if len(all) != 2 || len(missing) != 0 || len(all[0].Hours) != 0 || all[1].Replica != "c" || len(all[1].Hours) != 1 || all[1].Hours[0].AppID != appID || all[1].Hours[0].Statuses[2] != 1 {
+		t.Errorf("%+v, missing %q", all, missing)
+	}
+	l.edge = nil // nobody answers
+	leader.edge.apps.cfg.Transport = l
+	if all, missing := leader.edge.Hours(t.Context()); len(all) != 1 || !slices.Equal(missing, []string{"c"}) {
+		t.Errorf("%+v, missing %q", all, missing)
+	}
+}
+
 // answers is the network to one replica.
 type answers struct{ edge *Edge }
 

@@ -12,8 +12,9 @@ const dayMS = 24 * 60 * 60 * 1000
 // Both databases have the same tables. day is the number of days since 1970-01-01 in
 // UTC, so that grouping by day needs no date function. ms is the duration that an
 // event reports, if its type has one. owned says which sandboxes are those of an app or
-// a database, also of ones that are gone; deploys is 1 if a deployment has made it.
-const tables = `
+// a database, also of ones that are gone; deploys is 1 if a deployment has made it. requests
+// has what one run of a replica has counted of an app in one hour.
+var tables = `
 CREATE TABLE IF NOT EXISTS events (
 	agent_id     TEXT NOT NULL,
 	seq          BIGINT NOT NULL,
@@ -52,6 +53,19 @@ CREATE TABLE IF NOT EXISTS deployments (
 );
 CREATE INDEX IF NOT EXISTS deployments_workspace ON deployments (workspace_id, day);
 CREATE INDEX IF NOT EXISTS deployments_age ON deployments (ts_ms);
+CREATE TABLE IF NOT EXISTS requests (
+	replica      TEXT NOT NULL,
+	epoch        TEXT NOT NULL,
+	app_id       TEXT NOT NULL,
+	workspace_id TEXT NOT NULL,
+	ts_ms        BIGINT NOT NULL,
+	day          BIGINT NOT NULL,
+	total        BIGINT NOT NULL,
+	` + requestColumns(" BIGINT NOT NULL, ") + ` BIGINT NOT NULL,
+	PRIMARY KEY (replica, epoch, app_id, ts_ms)
+);
+CREATE INDEX IF NOT EXISTS requests_workspace ON requests (workspace_id, day);
+CREATE INDEX IF NOT EXISTS requests_age ON requests (ts_ms);
 CREATE TABLE IF NOT EXISTS cursors (
 	agent_id TEXT PRIMARY KEY,
 	seq      BIGINT NOT NULL

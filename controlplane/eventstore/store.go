@@ -302,7 +302,7 @@ func (s *Store) Prune(ctx context.Context) (int64, error) {
 	}
 	before := s.clock().Add(-s.keep).UnixMilli()
 	total := int64(0)
-	for _, table := range []string{"events", "deployments"} {
+	for _, table := range []string{"events", "deployments", "requests"} {
 		res, err := s.db.ExecContext(ctx, s.d.args("DELETE FROM "+table+" WHERE ts_ms < $1"), before)
 		if err != nil {
 			return 0, fmt.Errorf("prune %s: %w", table, err)

@@ -131,7 +131,7 @@ func TestExamplesOfErrorsHaveTheirFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		"max apps reached": {"max", "active"}, "max deployments reached": {"max", "active"}, "max webhook endpoints reached": {"max", "active"},
+		"max apps reached": {"max", "active"}, "max webhook endpoints reached": {"max", "active"},
 		"too many deliveries wait": {"max", "active"}, "max keys reached": {"max", "active"}, "max installations reached": {"max", "active"},
 		"subscription not active": {"subscription_status"},
 	}

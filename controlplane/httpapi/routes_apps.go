@@ -70,7 +70,6 @@ func appRoutes() []route {
 		apierror.Error{Code: apierror.EInvalid, Message: "invalid git_url", Detail: "want an https:// clone URL"},
 		apierror.Error{Code: apierror.EInvalid, Message: "invalid root_directory", Detail: `it must have no ".." in it`},
 		apierror.Error{Code: apierror.EInvalid, Message: "invalid max_instances", Detail: "want an integer from 1 to 3"})
-	tooMany := apierror.Error{Code: apierror.ERateLimited, Message: "max deployments reached", Fields: map[string]any{"max": 20, "active": 20}}
 	badRef := apierror.Error{Code: apierror.EInvalid, Message: "invalid git_ref", Detail: "it is no name of a branch, a tag or a commit"}
 	noSource := conflict("no source uploaded yet", "the source of this app is uploaded: send a tar.gz to PUT /v1/apps/"+exampleNewApp.ID+"/source first")
 	manyLogs := atOnce("logs of apps", 100)
@@ -114,11 +113,11 @@ func appRoutes() []route {
 		{post, "/v1/apps/:id/deploys", workspace, ofApp((*API).deployApp), operation{
 			id: "deployApp", tag: "Apps", summary: "Deploy an app",
 			detail: "Clones `git_ref`, or takes an uploaded source, builds it in a virtual machine, starts it and, once it answers on its port, sends the traffic there. " +
-				"What was live serves until then, and goes on if it fails. One deployment of an app is made at a time; others are `queued`. " +
+				"What was live serves until then, and goes on if it fails. One deployment of an app is made at a time; the next is `queued`, and a newer one takes its place. " +
 				"What package managers and compilers keep in caches is there in the app's next build; `clear_cache` deletes it first.",
 			idempotent: true, body: exampleCreateDeploy, status: 202, answer: exampleNewDeployment,
 			failures: []apierror.Error{
-				badRef, {Code: apierror.EInvalid, Message: "invalid source_id", Detail: "an uploaded source has no git_ref"}, noSource, suspended, tooMany,
+				badRef, {Code: apierror.EInvalid, Message: "invalid source_id", Detail: "an uploaded source has no git_ref"}, noSource, suspended,
 				{Code: apierror.EBadGateway, Message: "no available compute node"},
 			},
 		}},
@@ -151,7 +150,7 @@ func appRoutes() []route {
 			idempotent: true, body: api.RollBackApp{DeploymentID: exampleDeploymentID}, status: 202, answer: exampleRollback,
 			failures: []apierror.Error{
 				conflict("nothing to roll back to", "no deployment was live before the present one"), conflict("deployment was never live", "it is failed"),
-				conflict("deployment cannot be rolled back to", "its artifact and its source are gone"), suspended, tooMany,
+				conflict("deployment cannot be rolled back to", "its artifact and its source are gone"), suspended,
 			},
 		}},
 		{get, "/v1/apps/:id/runtime-logs", workspace, ofApp((*API).showAppLogs), operation{

@@ -51,7 +51,6 @@ func functionRoutes() []route {
 	conflict := func(message, detail string) apierror.Error {
 		return apierror.Error{Code: apierror.EConflict, Message: message, Detail: detail}
 	}
-	tooMany := apierror.Error{Code: apierror.ERateLimited, Message: "max deployments reached", Fields: map[string]any{"max": 20, "active": 20}}
 	away := apierror.Error{Code: apierror.EBadGateway, Message: "agent unreachable"}
 	out := []route{
 		{post, "/v1/functions", workspace, (*API).createFunction, operation{
@@ -85,7 +84,7 @@ func functionRoutes() []route {
 			failures: []apierror.Error{
 				{Code: apierror.EInvalid, Message: "invalid code", Detail: "there is no handler.py at its top"},
 				{Code: apierror.EInvalid, Message: errNoFiles.Message}, {Code: apierror.ETooLarge, Message: "code too large", Detail: "the files of a function have at most 250 MiB together"},
-				suspended, tooMany, {Code: apierror.EBadGateway, Message: "no available compute node"}, away,
+				suspended, {Code: apierror.EBadGateway, Message: "no available compute node"}, away,
 				{Code: apierror.EInsufficient, Message: "insufficient host disk space"},
 			},
 		}},
@@ -112,7 +111,7 @@ func functionRoutes() []route {
 			idempotent: true, body: api.RollBackApp{}, status: 202, answer: exampleFunctionDeployment,
 			failures: []apierror.Error{
 				conflict("nothing to roll back to", "no deployment was live before the present one"), conflict("deployment was never live", "it is failed"),
-				conflict("deployment cannot be rolled back to", "its artifact and its source are gone"), suspended, tooMany,
+				conflict("deployment cannot be rolled back to", "its artifact and its source are gone"), suspended,
 			},
 		}},
 		{get, "/v1/functions/:id/logs", workspace, ofFunction((*API).showAppLogs), operation{

@@ -42,6 +42,9 @@ var (
 		At: exampleDay, AppID: exampleApp.ID, Deployments: 5, FailedDeployments: 1, Wakes: 12,
 		Deploy: api.Summary{Count: 4, P50: 41200, P90: 66120, P99: 66120, Max: 66120},
 		Wake:   api.Summary{Count: 12, P50: 310, P90: 402, P99: 655, Max: 655},
+		Requests: api.AppsRequests{
+			Count: 1204, Statuses: api.StatusCounts{S2xx: 1180, S3xx: 12, S4xx: 10, S5xx: 2}, P50MS: 18.5, P95MS: 84.1, P99MS: 96.8,
+		},
 	}
 	exampleFunctionMetrics = api.FunctionMetrics{
 		At: exampleDay, FunctionID: exampleFunction.ID, Deployments: 2, Wakes: 40,
@@ -74,8 +77,8 @@ func metricsRoutes() []route {
 			detail: kept, query: query("database", "database"), status: 200, answer: []api.DatabaseMetrics{exampleDatabaseMetrics}, failures: failures,
 		}},
 		{get, "/v1/metrics/apps", workspace, (*API).appsMetrics, operation{
-			id: "appsMetrics", tag: "Metrics", summary: "Count and measure deployments and wakes of the workspace's apps, by time and app",
-			detail: kept, query: query("app", "app"), status: 200, answer: []api.AppsMetrics{exampleAppsMetrics}, failures: failures,
+			id: "appsMetrics", tag: "Metrics", summary: "Count and measure deployments, wakes and requests of the workspace's apps, by time and app",
+			detail: kept + " Requests are those of whole hours, a minute after they were answered at the latest.", query: query("app", "app"), status: 200, answer: []api.AppsMetrics{exampleAppsMetrics}, failures: failures,
 		}},
 		{get, "/v1/metrics/functions", workspace, (*API).functionMetrics, operation{
 			id: "functionMetrics", tag: "Metrics", summary: "Count and measure deployments and wakes of the workspace's functions, by time and function",

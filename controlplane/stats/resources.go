@@ -11,12 +11,13 @@ import (
 	"github.com/berth-cloud/berth/controlplane/app"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/eventstore"
+	"github.com/berth-cloud/berth/controlplane/traffic"
 )
 
 // DatabasesOverTime returns the metrics of the workspace's databases by time and
 // database, newest first.
 func (m *Metrics) DatabasesOverTime(ctx context.Context, c core.Caller, q Query) ([]api.DatabaseMetrics, error) {
-	days, err := m.resources(ctx, c, q, eventstore.KindDatabase, nil)
+	days, err := m.resources(ctx, c, q, eventstore.KindDatabase, nil, nil)
 	return core.Each(days, func(d eventstore.Day) api.DatabaseMetrics {
 		return api.DatabaseMetrics{
 			At: api.Time{Time: d.Date}, DatabaseID: d.Label, Starts: d.Starts, Hibernations: d.Hibernations, Wakes: d.Wakes, Deaths: d.Deaths,
@@ -46,7 +47,8 @@ func (m *Metrics) FunctionsOverTime(ctx context.Context, c core.Caller, q Query)
 // tell them apart, but their ids do.
 func (m *Metrics) deployedOverTime(ctx context.Context, c core.Caller, q Query, functions bool) ([]api.AppsMetrics, error) {
 	var deployed []eventstore.Deployed
-	days, err := m.resources(ctx, c, q, eventstore.KindApp, &deployed)
+	var requested []eventstore.RequestedIn
+	days, err := m.resources(ctx, c, q, eventstore.KindApp, &deployed, &requested)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +72,11 @@ func (m *Metrics) deployedOverTime(ctx context.Context, c core.Caller, q Query, 
 		one := of(d.Date, d.AppID)
 		one.Deployments, one.FailedDeployments, one.Deploy = d.Deployments, d.Failed, api.Summary(d.Took)
 	}
+	for _, r := range requested {
+		if !functions && !app.IsFunction(r.AppID) { // a function's calls are in no row
+			of(r.Date, r.AppID).Requests = totals(&r.Counts)
+		}
+	}
 	out := make([]api.AppsMetrics, 0, len(found))
 	for _, one := range found {
 		if app.IsFunction(one.AppID) == functions {
@@ -82,7 +89,12 @@ func (m *Metrics) deployedOverTime(ctx context.Context, c core.Caller, q Query, 
 	return out, nil
 }
 
-func (m *Metrics) resources(ctx context.Context, c core.Caller, q Query, kind string, deployed *[]eventstore.Deployed) (days []eventstore.Day, err error) {
+func totals(c *traffic.Counts) api.AppsRequests {
+	out := requestsOf(c, nil)
+	return api.AppsRequests{Count: out.Count, Statuses: out.Statuses, P50MS: out.Latency.P50MS, P95MS: out.Latency.P95MS, P99MS: out.Latency.P99MS}
+}
+
+func (m *Metrics) resources(ctx context.Context, c core.Caller, q Query, kind string, deployed *[]eventstore.Deployed, requested *[]eventstore.RequestedIn) (days []eventstore.Day, err error) {
 	if err := c.RequireWorkspace(); err != nil {
 		return nil, err
 	}
@@ -94,6 +106,9 @@ func (m *Metrics) resources(ctx context.Context, c core.Caller, q Query, kind st
 	err = m.ask(ctx, c, func(ctx context.Context) (err error) {
 		if days, err = m.cfg.Events.Sandboxes(ctx, of); err == nil && deployed != nil {
 			*deployed, err = m.cfg.Events.Deployments(ctx, of)
+		}
+		if err == nil && requested != nil {
+			*requested, err = m.cfg.Events.Requests(ctx, of)
 		}
 		return err
 	})

@@ -21,6 +21,10 @@ import (
 // told is an event store with events of templates by their keys.
 type told []eventstore.Day
 
+func (told) Requests(context.Context, eventstore.Query) ([]eventstore.RequestedIn, error) {
+	return nil, nil
+}
+
 func (d told) Sandboxes(_ context.Context, q eventstore.Query) ([]eventstore.Day, error) {
 	var out []eventstore.Day
 	for _, day := range d {
@@ -71,6 +75,11 @@ func (told) Deployments(context.Context, eventstore.Query) ([]eventstore.Deploye
 
 type away struct{}
 
+func (a away) Requests(ctx context.Context, q eventstore.Query) ([]eventstore.RequestedIn, error) {
+	_, err := a.Sandboxes(ctx, q)
+	return nil, err
+}
+
 func (away) Deployments(context.Context, eventstore.Query) ([]eventstore.Deployed, error) {
 	return nil, errors.New("connection refused")
 }
@@ -96,6 +105,16 @@ type asked struct {
 func (a asked) Sandboxes(_ context.Context, q eventstore.Query) ([]eventstore.Day, error) {
 	*a.q = q
 	return []eventstore.Day{{Date: time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC), Label: "one", Starts: 1, Wakes: 2}}, a.err
+}
+
+func (a asked) Requests(context.Context, eventstore.Query) ([]eventstore.RequestedIn, error) {
+	at := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
+	of := func(id string) (r eventstore.RequestedIn) {
+		r.Date, r.AppID = at, id
+		r.Statuses[2], r.Statuses[5], r.Buckets[3] = 3, 1, 4
+		return r
+	}
+	return []eventstore.RequestedIn{of("one"), of("quiet"), of("fn-three")}, nil
 }
 
 func (a asked) Deployments(context.Context, eventstore.Query) ([]eventstore.Deployed, error) {
@@ -148,8 +167,11 @@ func TestAppsHaveTheirDeploymentsBesideTheirWakes(t *testing.T) {
 	var q eventstore.Query
 	m := stats.New(stats.Config{Events: asked{q: &q}, Clock: time.Now})
 	got, err := m.AppsOverTime(t.Context(), testplane.Caller, stats.Query{Label: "one"})
-	if err != nil || q.Label != "one" || len(got) != 2 || got[0].AppID != "two" || got[1].Wakes != 2 || got[1].Deployments != 3 || got[1].FailedDeployments != 1 {
+	if err != nil || q.Label != "one" || len(got) != 3 || got[0].AppID != "two" || got[1].Wakes != 2 || got[1].Deployments != 3 || got[1].FailedDeployments != 1 {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if r := got[1].Requests; r.Count != 4 || r.Statuses.S2xx != 3 || r.Statuses.S5xx != 1 || r.P50MS <= 25 || r.P99MS > 50 || got[0].Requests.Count != 0 || got[2].AppID != "quiet" || got[2].Requests.Count != 4 {
+		t.Errorf("requests %+v", got)
 	}
 }
 

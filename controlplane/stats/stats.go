@@ -20,6 +20,7 @@ import (
 type EventStore interface {
 	Sandboxes(ctx context.Context, q eventstore.Query) ([]eventstore.Day, error)
 	Deployments(ctx context.Context, q eventstore.Query) ([]eventstore.Deployed, error)
+	Requests(ctx context.Context, q eventstore.Query) ([]eventstore.RequestedIn, error)
 }
 
 // Databases finds a database of the caller's workspace.

@@ -31,6 +31,24 @@ type Report struct {
 	Entries []Entry   `json:"entries,omitempty"`
 }
 
+// Hours returns what was counted of all apps in the present hour and the one before.
+func (b *Book) Hours() []Hour {
+	var out []Hour
+	since := b.clock().Unix()/3600*3600 - (maxHours-1)*3600
+	b.apps.Range(func(id, v any) bool {
+		a := v.(*app)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, h := range a.hours {
+			if h.At >= since {
+				out = append(out, Hour{AppID: id.(string), Minute: h})
+			}
+		}
+		return true
+	})
+	return out
+}
+
 // Report answers a question.
 func (b *Book) Report(id string, q Question) Report {
 	out := Report{Epoch: b.Epoch}

@@ -78,7 +78,23 @@ type Request struct {
 	Received, Sent   int64         // bytes of bodies
 }
 
+// Hour is what was counted of one app in one hour, so far.
+type Hour struct {
+	AppID string `json:"app_id"`
+	Minute
+}
+
+// Counted is what one run of a replica has counted by hours.
+type Counted struct {
+	Replica string `json:"replica"`
+	Epoch   string `json:"epoch"`
+	Hours   []Hour `json:"hours"`
+}
+
 const (
+	// maxHours is how many hours are kept of an app: the present one, and the one before
+	// until it was read by all.
+	maxHours = 2
 	// maxApps is how many apps are counted at a time. Where there are more, those go
 	// that were asked for longest ago.
 	maxApps = 4096
@@ -115,6 +131,7 @@ type app struct {
 	total   Counts
 	wakes   int64
 	minutes []Minute
+	hours   []Minute // of a whole hour each
 	entries log
 }
 
@@ -167,6 +184,11 @@ func (a *app) record(b *Book, now time.Time, r *Request) bool {
 		a.minutes = append(a.minutes, Minute{At: at})
 	}
 	a.minutes[len(a.minutes)-1].count(r)
+	hour := now.Unix() / 3600 * 3600
+	if n := len(a.hours); n == 0 || a.hours[n-1].At != hour {
+		a.hours = append(a.hours[max(0, n-maxHours+1):], Minute{At: hour})
+	}
+	a.hours[len(a.hours)-1].count(r)
 	b.bytes.Add(a.entries.add(now, r))
 	return true
 }

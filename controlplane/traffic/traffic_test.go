@@ -66,6 +66,34 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
+// An hour is told of while it lasts and during the next one.
+func TestRequestsAreCountedByHours(t *testing.T) {
+	c := newClock()
+	b := New(c.read, "e1")
+	first := c.read().Unix()
+	b.Record("a", Request{Status: 200})
+	c.pass(30 * time.Minute)
+	b.Record("a", Request{Status: 500, First: 20 * time.Millisecond})
+	c.pass(45 * time.Minute)
+	b.Record("a", Request{Status: 200})
+	all := b.Hours()
+	if len(all) != 2 || all[0].AppID != "a" || all[0].At != first || all[0].Statuses != [6]int64{2: 1, 5: 1} || all[0].Buckets[2] != 1 || all[1].At != first+3600 || all[1].Statuses[2] != 1 {
+		t.Errorf("%+v", all)
+	}
+	c.pass(time.Hour)
+	if all := b.Hours(); len(all) != 1 || all[0].At != first+3600 {
+		t.Errorf("an hour later %+v", all)
+	}
+	b.Record("a", Request{Status: 200})
+	if all := b.Hours(); len(all) != 2 || all[0].At != first+3600 {
+		t.Errorf("with the next %+v", all)
+	}
+	c.pass(3 * time.Hour)
+	if all := b.Hours(); len(all) != 0 {
+		t.Errorf("of old hours %+v", all)
+	}
+}
+
 func TestTheLatestRequestsAreKept(t *testing.T) {
 	c := newClock()
 	b := New(c.read, "e1")

@@ -1,5 +1,3 @@
-// Package frameworks has a small app of each usual framework, and a test that deploys
-// them, one after the other, on the Berth that BERTH_URL names.
 package frameworks
 
 import (
@@ -13,8 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,26 +20,6 @@ import (
 
 // most is how long the deployment of one app may take.
 const most = 30 * time.Minute
-
-// frameworks are the apps of testdata. A command that is empty is detected.
-var frameworks = []struct {
-	dir    string
-	build  string
-	answer string // what is in the page
-	// program is a package of Go's below dir, which the app gets compiled and static.
-	program string
-}{
-	{dir: "static", answer: "hello from static"},
-	{dir: "express", answer: "hello from express"},
-	{dir: "vite", answer: "hello from vite"},
-	{dir: "next", answer: "hello from next"},
-	{dir: "astro", answer: "hello from astro"},
-	{dir: "flask", answer: "hello from flask"},
-	{dir: "fastapi", answer: "hello from fastapi"},
-	{dir: "django", build: "python manage.py migrate --no-input", answer: "hello from django, visit 1"},
-	{dir: "go", answer: "hello from go"},
-	{dir: "dockerfile", program: "server", answer: "hello from dockerfile, world, built as 0, run as 1234 in /srv, yes, true true"},
-}
 
 // TestFrameworks runs by `make frameworks`. BERTH_FRAMEWORKS may name some of them.
 func TestFrameworks(t *testing.T) {
@@ -56,15 +32,19 @@ func TestFrameworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	for _, f := range frameworks {
-		if names != "1" && names != "all" && !strings.Contains(","+names+",", ","+f.dir+",") {
+	for _, f := range All {
+		if names != "1" && names != "all" && !strings.Contains(","+names+",", ","+f.Dir+",") {
 			continue
 		}
-		t.Run(f.dir, func(t *testing.T) {
-			app := create(t, client, api.CreateApp{Name: f.dir, Source: new(api.AppFromUpload), BuildCommand: f.build})
-			d := deploy(t, client, app.ID, archive(t, sourceOf(t, "testdata/"+f.dir, f.program)))
+		t.Run(f.Dir, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := f.Write("testdata", dir); err != nil {
+				t.Fatal(err)
+			}
+			app := create(t, client, api.CreateApp{Name: f.Dir, Source: new(api.AppFromUpload), BuildCommand: f.Build})
+			d := deploy(t, client, app.ID, archive(t, dir))
 			t.Logf("%s, %s, %q: %v", d.Framework, d.Runtime, d.StartCommand, d.Phases)
-			if got := visit(t, app); !strings.Contains(got, f.answer) {
+			if got := visit(t, app); !strings.Contains(got, f.Answer) {
 				t.Errorf("it answers %q", got)
 			}
 		})
@@ -85,24 +65,6 @@ func create(t *testing.T, c *api.Client, in api.CreateApp) *api.App {
 		}
 	})
 	return app
-}
-
-// sourceOf is the directory of an app; with a program, a copy of it that has that too.
-func sourceOf(t *testing.T, dir, program string) string {
-	t.Helper()
-	if program == "" {
-		return dir
-	}
-	to := filepath.Join(t.TempDir(), "source")
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
-	build := exec.Command("go", "build", "-o", filepath.Join(to, "program"), "./"+dir+"/"+program)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return to
 }
 
 // archive is a tar.gz of a directory.

@@ -156,7 +156,7 @@ func (b *bench) measureClones(ctx context.Context, id string, cfg *pgx.ConnConfi
 			return fmt.Errorf("%s: %w", way.name, err)
 		}
 		took := time.Since(began)
-		box, _, err := b.databaseBox(ctx, clone.ID)
+		box, _, err := b.boxOf(ctx, clone.ID)
 		switch {
 		case err != nil:
 			return err
@@ -179,7 +179,7 @@ func (b *bench) measureLostHost(ctx context.Context, id string) (err error) {
 	if err := b.archivedSince(ctx, id, time.Now()); err != nil {
 		return err
 	}
-	_, hostID, err := b.databaseBox(ctx, id)
+	_, hostID, err := b.boxOf(ctx, id)
 	if err != nil {
 		return err
 	}

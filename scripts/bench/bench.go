@@ -42,9 +42,28 @@ const electionTime = 20 * time.Second
 
 // clear deletes what a failed part left behind: the next one needs the memory.
 func (b *bench) clear(ctx context.Context) error {
+	for a, err := range b.c.Apps(ctx) {
+		if err != nil {
+			return fmt.Errorf("list leftover apps: %w", err)
+		}
+		if err := b.c.DeleteApp(ctx, a.ID); err != nil && api.StatusOf(err) != http.StatusNotFound {
+			return fmt.Errorf("delete a leftover app: %w", err)
+		}
+	}
+	for db, err := range b.c.Databases(ctx) {
+		if err != nil {
+			return fmt.Errorf("list leftover databases: %w", err)
+		}
+		if err := b.c.DeleteDatabase(ctx, db.ID); err != nil && api.StatusOf(err) != http.StatusNotFound {
+			return fmt.Errorf("delete a leftover database: %w", err)
+		}
+	}
 	for s, err := range b.c.Sandboxes(ctx) {
 		if err != nil {
 			return fmt.Errorf("list leftover sandboxes: %w", err)
+		}
+		if s.Owner != nil { // it goes with what is deleted above
+			continue
 		}
 		if err := b.c.DeleteSandbox(ctx, s.ID); err != nil && api.StatusOf(err) != http.StatusNotFound {
 			return fmt.Errorf("delete a leftover sandbox: %w", err)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/guest/pgapi"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
@@ -90,7 +89,7 @@ func measureDatabases(ctx context.Context, b *bench) error {
 
 // databasePSS is the memory of a database's VMM, in MB; 0 if it has none.
 func (b *bench) databasePSS(ctx context.Context, id string) (float64, error) {
-	box, _, err := b.databaseBox(ctx, id)
+	box, _, err := b.boxOf(ctx, id)
 	if err != nil || box.VMMPID == 0 {
 		return 0, err
 	}
@@ -135,7 +134,7 @@ func (b *bench) measureRouter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	box, hostID, err := b.databaseBox(ctx, db.ID)
+	box, hostID, err := b.boxOf(ctx, db.ID)
 	if err != nil {
 		return err
 	}
@@ -204,20 +203,6 @@ func (b *bench) createDatabase(ctx context.Context, alwaysOn bool) (*api.Databas
 
 func (b *bench) awaitDatabase(ctx context.Context, id string, want api.DatabaseStatus) (*api.Database, error) {
 	return stack.AwaitDatabase(ctx, b.c, id, want, databaseWithin)
-}
-
-// databaseBox is the box of a database, and its host.
-func (b *bench) databaseBox(ctx context.Context, id string) (hostapi.Box, string, error) {
-	for s, err := range b.c.Sandboxes(ctx) {
-		if err != nil {
-			return hostapi.Box{}, "", err
-		}
-		if s.Owner != nil && s.Owner.ID == id {
-			box, err := b.box(ctx, &s)
-			return box, s.AgentID, err
-		}
-	}
-	return hostapi.Box{}, "", fmt.Errorf("database %s has no sandbox", id)
 }
 
 func (b *bench) firstQuery(ctx context.Context, db *api.Database) error {

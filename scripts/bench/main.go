@@ -20,7 +20,7 @@ import (
 )
 
 // parts can be measured alone; this is the order in which they run.
-var parts = []string{"raft", "fresh", "rest", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "archives", "failover"}
+var parts = []string{"raft", "fresh", "rest", "sandboxes", "transitions", "forks", "commands", "data", "preview", "databases", "archives", "apps", "failover"}
 
 type options struct {
 	out       string
@@ -33,7 +33,7 @@ func main() {
 	only := flag.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", "))
 	templates := flag.Bool("templates", false, "first build the templates python and node if they are missing")
 	render := flag.String("render", "", "measure nothing: write the results in -o into the tables of this document")
-	address := flag.String("serve", "", "measure nothing: serve a page at this address, for the preview part")
+	address := flag.String("serve", "", "measure nothing: serve a page at this address, for the parts preview and apps")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -111,7 +111,7 @@ func measureStack(ctx context.Context, r *results, o options) (err error) {
 		HostRange:    2,
 		HostMemoryMB: hostMemoryMB,
 		HostEnv:      map[string][]string{plainHost: {"BERTH_SNAPSHOT_STORE="}},
-		ReplicaEnv:   append([]string{databaseIdle}, archiveEnv...),
+		ReplicaEnv:   slices.Concat([]string{databaseIdle}, archiveEnv, appSettings),
 	}
 	if o.templates {
 		progress("building missing templates")
@@ -172,6 +172,7 @@ func measureParts(ctx context.Context, b *bench, o options) (err error) {
 		"preview":     func() error { return measurePreview(ctx, b) },
 		"databases":   func() error { return measureDatabases(ctx, b) },
 		"archives":    func() error { return measureArchives(ctx, b) },
+		"apps":        func() error { return measureApps(ctx, b) },
 		"failover":    func() error { return measureFailover(ctx, b.s, b.r) },
 	}
 	for _, name := range parts {

@@ -14,6 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
 )
 
@@ -45,16 +48,45 @@ var previewServers = []previewServer{
 // the same page of 1 KiB.
 func serve(address string) error {
 	page := []byte(strings.Repeat("x", 1<<10))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	started, err := sinceStart()
+	if err != nil {
+		return err
+	}
+	after := strconv.FormatInt(started.Microseconds(), 10)
 	server := &http.Server{
-		Addr:              address,
 		ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
+			w.Header().Set(headerStarted, after)
 			_, _ = w.Write(page)
 		}),
 	}
-	return server.ListenAndServe()
+	return server.Serve(listener)
 }
+
+// sinceStart is how long this process has run.
+func sinceStart() (time.Duration, error) {
+	self, err := procfs.Self()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := self.Stat()
+	if err != nil {
+		return 0, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, err
+	}
+	return time.Duration(now.Nano()) - time.Duration(stat.Starttime)*time.Second/clockTicks, nil
+}
+
+// clockTicks is the unit of a process's start time, in ticks a second.
+const clockTicks = 100
 
 // measurePreview asks servers in a guest by their preview URLs and, from the
 // host's side of its slot, directly, in turns.

@@ -256,9 +256,22 @@ export interface AppsMetrics {
   deployments: number;
   /** of them */
   failed_deployments: number;
+  requests: AppsRequests;
   wake_ms: Summary;
   /** instances that were started for requests */
   wakes: number;
+}
+
+/**
+ * AppsRequests are the requests to one app in one bucket of time, as all replicas have counted
+ * them. Times are until the answer began.
+ */
+export interface AppsRequests {
+  count: number;
+  p50_ms: number;
+  p95_ms: number;
+  p99_ms: number;
+  statuses: StatusCounts;
 }
 
 /** AuditEntry tells who did what, and what came of it. */

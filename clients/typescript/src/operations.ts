@@ -95,9 +95,10 @@ export function appRequests(id: string, options: { tail?: number | undefined } =
 }
 
 /**
- * Count and measure deployments and wakes of the workspace's apps, by time and app. The newest
- * first; what had no event in a day or an hour is not there. Events are kept for 90 days, and
- * counted a moment after they happen.
+ * Count and measure deployments, wakes and requests of the workspace's apps, by time and app. The
+ * newest first; what had no event in a day or an hour is not there. Events are kept for 90 days,
+ * and counted a moment after they happen. Requests are those of whole hours, a minute after they
+ * were answered at the latest.
  */
 export function appsMetrics(options: { from?: string | undefined; to?: string | undefined; bucket?: string | undefined; app?: string | undefined } = {}): Call<m.AppsMetrics[]> {
   return {
@@ -626,9 +627,9 @@ export function deleteWebhookEndpoint(id: string): Nothing {
 /**
  * Deploy an app. Clones `git_ref`, or takes an uploaded source, builds it in a virtual machine,
  * starts it and, once it answers on its port, sends the traffic there. What was live serves until
- * then, and goes on if it fails. One deployment of an app is made at a time; others are `queued`.
- * What package managers and compilers keep in caches is there in the app's next build;
- * `clear_cache` deletes it first.
+ * then, and goes on if it fails. One deployment of an app is made at a time; the next is `queued`,
+ * and a newer one takes its place. What package managers and compilers keep in caches is there in
+ * the app's next build; `clear_cache` deletes it first.
  */
 export function deployApp(id: string, body: m.CreateDeployment, options: { idempotencyKey?: string | undefined } = {}): Call<m.Deployment> {
   return {

@@ -19,11 +19,14 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
+	"github.com/berth-cloud/berth/guest/app/applog"
 	"github.com/berth-cloud/berth/guest/app/command"
 	"github.com/berth-cloud/berth/guest/app/contain"
 	"github.com/berth-cloud/berth/guest/app/static"
 	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 // The agent runs this test as its server of static sites, and to contain images.
@@ -58,9 +61,11 @@ type guest struct {
 	stop func()
 }
 
-func start(t *testing.T) *guest {
+func start(t *testing.T) *guest { t.Helper(); return startIn(t, t.TempDir()) }
+
+// startIn starts an agent whose files are in a directory.
+func startIn(t *testing.T, dir string) *guest {
 	t.Helper()
-	dir := t.TempDir()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -278,6 +283,29 @@ func TestCommandsOfABuild(t *testing.T) {
 	})
 }
 
+// A value of a variable is the same, byte for byte, in a build and in the app: no shell, and
+// nothing of a container's, reads it.
+func TestVariablesArriveByteForByte(t *testing.T) {
+	g := start(t)
+	const odd = "$HOME ${A} $(id) `id` 'single' \"double\" \\n \\ back\nnext line\ttab = # ünï  "
+	env := map[string]string{"ODD": odd}
+	st := g.build(appapi.Build{
+		ID: "odd", Env: env, InstallCommand: `printf %s "$ODD" >installed`, BuildCommand: `printf %s "$ODD" >built`, StartCommand: `printf %s "$ODD" >started; sleep 1000`,
+	}, map[string]string{"x": ""})
+	if st.Build.State != appapi.StateSucceeded {
+		t.Fatalf("%+v", st.Build)
+	}
+	if _, err := g.Run(t.Context(), appapi.Run{ID: "odd", Port: 3000, Env: env}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"installed", "built", "started"} {
+		g.await(name, func(appapi.Status) bool {
+			raw, err := os.ReadFile(filepath.Join(g.cfg.WorkDir, name))
+			return err == nil && string(raw) == odd
+		})
+	}
+}
+
 func TestBuildsThatFail(t *testing.T) {
 	g := start(t)
 	files := map[string]string{"index.html": ""}
@@ -294,6 +322,8 @@ func TestBuildsThatFail(t *testing.T) {
 		"image":   {appapi.Build{}, map[string]string{"Dockerfile": strings.Repeat("#", 2<<20)}, "it has more than 1024 KB", appapi.PhaseBuild},
 		"no site": {appapi.Build{Framework: "vite", InstallCommand: "true", BuildCommand: "true"}, map[string]string{"package.json": "{}"}, "the build made no site", appapi.PhaseBuild},
 		"runtime": {appapi.Build{Runtime: "python 1.2.3", StartCommand: "x"}, files, "python 1.2.3, which runtime asks for, cannot be installed here", appapi.PhaseRuntimes},
+		"asdf":    {appapi.Build{StartCommand: "x"}, map[string]string{"main.py": "", ".tool-versions": "python 1.2.3\n"}, "python 1.2.3, which .tool-versions asks for, cannot be installed here", appapi.PhaseRuntimes},
+		"mise":    {appapi.Build{StartCommand: "x"}, map[string]string{"main.py": "", "mise.toml": "[tools]\npython = \"1.2.4\"\n"}, "python 1.2.4, which mise.toml asks for, cannot be installed here", appapi.PhaseRuntimes},
 		"secret":  {appapi.Build{BuildCommand: "echo hunter-222; exit 1", Env: map[string]string{"S": "hunter-222"}, Secrets: []string{"S"}}, files, "\n********", appapi.PhaseBuild},
 	} {
 		c.in.ID = id
@@ -304,6 +334,65 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 	if _, err := g.Run(t.Context(), appapi.Run{ID: "x", Port: 1}); !appapi.HasCode(err, appapi.CodeNotBuilt) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A build that prints a gigabyte succeeds; the end of what it printed is kept.
+func TestABuildThatPrintsAGigabyte(t *testing.T) {
+	tier.Slow(t)
+	g := start(t)
+	const size = 1 << 30
+	st := g.build(appapi.Build{
+		ID: "loud", BuildCommand: fmt.Sprintf("yes 0123456789012345678901234567890123456789012345678901234567890 | head -c %d; echo; echo the end", size),
+		Env: map[string]string{"TOKEN": "top-secret-value"}, Secrets: []string{"TOKEN"},
+	}, map[string]string{"index.html": ""})
+	if st.Build.State != appapi.StateSucceeded || st.Build.LogBytes < size {
+		t.Errorf("%+v", st.Build)
+	}
+	if tail := g.log(appapi.LogQuery{Tail: 2}, g.BuildLog); !strings.HasPrefix(tail, "the end\n") {
+		t.Errorf("the log ends with %q", tail)
+	}
+	kept := int64(0)
+	err := filepath.WalkDir(filepath.Join(g.cfg.Dir, "build.log"), func(_ string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			kept += info.Size()
+		}
+		return err
+	})
+	if err != nil || kept > 2*applog.DefaultMax {
+		t.Errorf("%d bytes are kept, %v", kept, err)
+	}
+}
+
+// A build that fills the disk fails by what its command says, and the agent goes on.
+func TestABuildThatFillsItsDisk(t *testing.T) {
+	tier.Root(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	g := startIn(t, dir)
+	t.Cleanup(func() { g.stop() }) // before its disk goes
+	st := g.build(appapi.Build{ID: "fills", BuildCommand: "echo begun; dd if=/dev/zero of=fill bs=1M count=64"}, map[string]string{"index.html": ""})
+	if st.Build.State != appapi.StateFailed || !strings.Contains(st.Build.Error, "No space left on device") {
+		t.Errorf("%+v", st.Build)
+	}
+	if log := g.log(appapi.LogQuery{}, g.BuildLog); !strings.Contains(log, "\nbegun\n") {
+		t.Errorf("its log is %q", log)
+	}
+	g.stop() // and another one tells of a build that has failed, whatever was written
+	g.run()
+	if st := g.await("there", func(appapi.Status) bool { return true }); st.Build.State != appapi.StateFailed {
+		t.Errorf("%+v", st.Build)
 	}
 }
 

@@ -5,11 +5,14 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,6 +81,39 @@ func TestOutputIsMaskedAndNotHeldForLong(t *testing.T) {
 type writer func(p []byte)
 
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
+
+// Daemons that a command leaves end with it, in whatever session they are, and so do processes
+// that fork for ever: each of these is another one a moment later.
+func TestEverythingOfAUserIsEnded(t *testing.T) {
+	tier.Root(t)
+	const uid = 54_327 // nobody's
+	r := &Runner{User: strconv.Itoa(uid)}
+	dir := t.TempDir()
+	script := filepath.Join(dir, "again")
+	for _, open := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(open, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n\"$0\" >/dev/null 2>&1 &\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e, err := r.Run(t.Context(), Command{
+		Argv: Shell("for i in 1 2 3 4 5; do " + script + "; setsid sh -c 'trap \"\" TERM HUP; sleep 1000; sleep 1000' >/dev/null 2>&1 & done; echo left"), Dir: dir,
+	}, &bytes.Buffer{}, &bytes.Buffer{})
+	if err != nil || !e.OK() {
+		t.Fatalf("%v, %v", e, err)
+	}
+	if left, err := processes(uid); err != nil || len(left) == 0 {
+		t.Fatalf("%v, %v: it has left nothing", left, err)
+	}
+	if err := r.EndAll(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, err := processes(uid); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
 
 // Of what root tests there is no user whose processes may all be killed; the guest's
 // own test has one.

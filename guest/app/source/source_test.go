@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -17,12 +18,14 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/berth-cloud/berth/guest/app/command"
 	"github.com/berth-cloud/berth/guest/appapi"
+	"github.com/berth-cloud/berth/tier"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -289,6 +292,130 @@ func TestLimitsOfARepository(t *testing.T) {
 		if _, _, out, err := h.clone(appapi.Git{URL: h.url + "/lfs"}, Limits{}); err != nil || !strings.Contains(out, "Git LFS") {
 			t.Errorf("%q, %v", out, err)
 		}
+	}
+}
+
+// Of a long history only the commit that is built is fetched.
+func TestAHistoryIsNotFetched(t *testing.T) {
+	h := newHost(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 8 {
+		noise := make([]byte, 512<<10)
+		for j := range noise {
+			noise[j] = byte(random.Uint32())
+		}
+		h.commit("r", fmt.Sprint("commit ", i), map[string]string{"noise": string(noise)})
+	}
+	for _, ref := range []string{"", "main", h.git("r", "rev-parse", "HEAD~3")} {
+		_, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r", Ref: ref}, Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := int64(0)
+		err = filepath.WalkDir(filepath.Join(tree, ".git"), func(_ string, e os.DirEntry, err error) error {
+			if err == nil && e.Type().IsRegular() {
+				info, ierr := e.Info()
+				size, err = size+info.Size(), ierr
+			}
+			return err
+		})
+		if err != nil || size > 1<<20 {
+			t.Errorf("of 4 MB, %d bytes were fetched for %q: %v", size, ref, err)
+		}
+	}
+}
+
+// Names that differ in case are different files, and a link out of the tree is only that:
+// what it leads to is neither given away nor changed.
+func TestHostileTrees(t *testing.T) {
+	h := newHost(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("outside"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(outside, os.ModeSetuid|0o700); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.commit("r", "x", map[string]string{"README": "1", "readme": "2", "Lib/x": "3", "lib/x": "4"})
+	for name, to := range map[string]string{"file": outside, "dir": filepath.Dir(outside), "up": "../../../..", "loop": "loop"} {
+		if err := os.Symlink(to, filepath.Join(h.dir, "r", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.commit("r", "links", nil)
+	_, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r"}, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Give(tree, "54327", Limits{}); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string]string{"README": "1", "readme": "2", "Lib/x": "3", "lib/x": "4"} {
+		if got := fileText(t, tree, name); got != want {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	after, err := os.Stat(outside)
+	if err != nil || after.Mode() != before.Mode() || after.Sys().(*syscall.Stat_t).Uid != before.Sys().(*syscall.Stat_t).Uid {
+		t.Errorf("what a link leads to was %v, and is %v: %v", before, after, err)
+	}
+	// A clone over it is not one through a link either.
+	to := filepath.Join(t.TempDir(), "app")
+	if err := os.Symlink(filepath.Dir(outside), to); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(tree, to); err != nil || fileText(t, outside) != "outside" || fileText(t, to, "readme") != "2" {
+		t.Errorf("%v, %q", err, fileText(t, outside))
+	}
+}
+
+// A hundred thousand files are many, and not too many.
+func TestAHundredThousandFiles(t *testing.T) {
+	tier.Slow(t)
+	const files = 100_000
+	name := func(i int) string { return fmt.Sprintf("d%d/f%d", i%100, i) }
+	there := func(tree string) {
+		t.Helper()
+		if err := Give(tree, "", Limits{}); err != nil {
+			t.Error(err)
+		}
+		for _, i := range []int{0, files / 2, files - 1} {
+			if got := fileText(t, tree, name(i)); got != "x" {
+				t.Errorf("%s has %q", name(i), got)
+			}
+		}
+	}
+	h := newHost(t)
+	h.commit("r", "x", nil)
+	var stream bytes.Buffer
+	stream.WriteString("blob\nmark :1\ndata 1\nx\ncommit refs/heads/many\ncommitter A <a@x.test> 1700000000 +0000\ndata 4\nmany\n")
+	headers := make([]tar.Header, files)
+	for i := range files {
+		fmt.Fprintf(&stream, "M 100644 :1 %s\n", name(i))
+		headers[i] = tar.Header{Name: name(i), Mode: 0o644, Uname: "x"}
+	}
+	fast := exec.Command("git", "fast-import", "--quiet")
+	fast.Dir, fast.Stdin = filepath.Join(h.dir, "r"), &stream
+	if out, err := fast.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r", Ref: "many"}, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there(tree)
+	dir := filepath.Join(t.TempDir(), "tree")
+	raw := archive(t, headers...)
+	if err := Unpack(t.Context(), bytes.NewReader(raw), dir, Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	there(dir)
+	if err := Unpack(t.Context(), bytes.NewReader(raw), filepath.Join(t.TempDir(), "tree"), Limits{Files: files - 1}); !errors.Is(err, ErrRefused) {
+		t.Errorf("beyond the limit: %v", err)
 	}
 }
 

@@ -499,6 +499,7 @@ class AppsMetrics:
     """that ended"""
     failed_deployments: int
     """of them"""
+    requests: AppsRequests
     wake_ms: Summary
     wakes: int
     """instances that were started for requests"""
@@ -512,8 +513,32 @@ class AppsMetrics:
             deploy_ms=Summary.from_json(raw["deploy_ms"]),
             deployments=raw["deployments"],
             failed_deployments=raw["failed_deployments"],
+            requests=AppsRequests.from_json(raw["requests"]),
             wake_ms=Summary.from_json(raw["wake_ms"]),
             wakes=raw["wakes"],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class AppsRequests:
+    """AppsRequests are the requests to one app in one bucket of time, as all replicas have counted
+    them. Times are until the answer began.
+    """
+
+    count: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    statuses: StatusCounts
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> AppsRequests:
+        return cls(
+            count=raw["count"],
+            p50_ms=raw["p50_ms"],
+            p95_ms=raw["p95_ms"],
+            p99_ms=raw["p99_ms"],
+            statuses=StatusCounts.from_json(raw["statuses"]),
         )
 
 

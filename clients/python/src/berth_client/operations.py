@@ -102,9 +102,10 @@ def app_requests(id: str, *, tail: int | None = None) -> Call[list[m.AppRequest]
 
 
 def apps_metrics(*, from_: str | None = None, to: str | None = None, bucket: str | None = None, app: str | None = None) -> Call[list[m.AppsMetrics]]:
-    """Count and measure deployments and wakes of the workspace's apps, by time and app. The newest
-    first; what had no event in a day or an hour is not there. Events are kept for 90 days, and
-    counted a moment after they happen.
+    """Count and measure deployments, wakes and requests of the workspace's apps, by time and app.
+    The newest first; what had no event in a day or an hour is not there. Events are kept for 90
+    days, and counted a moment after they happen. Requests are those of whole hours, a minute
+    after they were answered at the latest.
     """
     return Call(
         method="GET",
@@ -608,9 +609,9 @@ def delete_webhook_endpoint(id: str) -> Nothing:
 def deploy_app(id: str, body: m.CreateDeployment, *, idempotency_key: str | None = None) -> Call[m.Deployment]:
     """Deploy an app. Clones `git_ref`, or takes an uploaded source, builds it in a virtual
     machine, starts it and, once it answers on its port, sends the traffic there. What was live
-    serves until then, and goes on if it fails. One deployment of an app is made at a time;
-    others are `queued`. What package managers and compilers keep in caches is there in the
-    app's next build; `clear_cache` deletes it first.
+    serves until then, and goes on if it fails. One deployment of an app is made at a time; the
+    next is `queued`, and a newer one takes its place. What package managers and compilers keep
+    in caches is there in the app's next build; `clear_cache` deletes it first.
     """
     return Call(
         method="POST",
