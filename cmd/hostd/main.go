@@ -79,6 +79,8 @@ Settings are environment variables:
                            (default: BERTH_SNAPSHOT_STORE; without either, no databases)
   BERTH_ARCHIVE_QUOTA      how many times its disk the archive of a database may take;
                            0 for no quota (default 20)
+  BERTH_DB_KEEP_DISKS      how long the disk of a database that was restored elsewhere is
+                           kept when the host comes back; 0 for not at all (default 168h)
   BERTH_LISTEN             address of the API (default :7443)
   BERTH_ADVERTISE          host:port that replicas call (default: BERTH_LISTEN, if it contains an address)
   BERTH_PEERS              replicas' peer ports, comma-separated (default: from the join)
