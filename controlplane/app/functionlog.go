@@ -195,7 +195,7 @@ func (k *keeper) noteLog(ctx context.Context, id string, u record.AppUpload) err
 			}
 			a.Log = &u
 		}
-		boundDropped(a)
+		boundDropped(tx, a)
 		raftstore.Put(tx, record.Apps, a)
 		return nil
 	})
