@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -56,6 +57,32 @@ func TestWhenArchivesArePruned(t *testing.T) {
 		pass["databases"](t.Context())
 		return pruned().After(at)
 	})
+}
+
+// Of a database that sleeps no host tells, and what its archive takes is what a prune has left.
+func TestTheArchiveOfADatabaseThatSleepsIsMeasured(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now()) // its host tells of 3 MiB; there are 2
+	n := r.LeaderNode()
+	s := database.New(n.Core, database.Config{Sandboxes: n.Sandboxes, Templates: n.Templates, Idle: time.Hour, PruneEvery: time.Nanosecond, FactsEvery: time.Nanosecond})
+	pass := map[string]func(context.Context){}
+	for _, l := range s.Loops(loops.NewTerm(loops.Config{Store: r.Leader().Store, Clock: time.Now, Logger: testcluster.Log()})) {
+		pass[l.Name] = l.Pass
+	}
+	pass["databases"](t.Context()) // it has heard the host
+	pass["database archives"](t.Context())
+	if got := r.row(d.ID).Archive().SizeBytes; got != 3<<20 {
+		t.Errorf("while it runs: %d bytes", got)
+	}
+	box, h := r.box(d.ID)
+	h.Become(box.ID, hostapi.StatusHibernated)
+	r.becomes(d.ID, api.DatabaseHibernated)
+	pass["database archives"](t.Context())
+	pass["databases"](t.Context()) // what was heard before it slept is older
+	if got := r.row(d.ID).Archive().SizeBytes; got != 2<<20 {
+		t.Errorf("while it sleeps: %d bytes", got)
+	}
 }
 
 // The row has the size of each archive: of the current one as its host told, of an earlier one
