@@ -135,6 +135,7 @@ func repoRoutes() []route {
 				{Code: apierror.EInvalid, Message: "too many variables", Detail: "at most 200"},
 				{Code: apierror.EInvalid, Message: "variables too large", Detail: "at most 262144 bytes in all"},
 				{Code: apierror.ERateLimited, Message: "max preview environments reached", Fields: map[string]any{"max": 1000, "active": 1000}},
+				{Code: apierror.ERateLimited, Message: "preview environments too large", Fields: map[string]any{"max_bytes": 4 << 20, "used_bytes": 4193280}},
 				{Code: apierror.EForbidden, Message: "account suspended"},
 				{Code: apierror.ETooLarge, Message: "request body too large"},
 				{Code: codeTimeout, Message: "request timeout"},
