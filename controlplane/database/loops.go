@@ -350,12 +350,23 @@ func (k *keeper) factsOf(r raftstore.Reader, d *record.Database) (record.Databas
 		return record.DatabaseArchive{}, false
 	}
 	after, a := *before, f.state.Archive
+	if !possible(a.FirstRestorable) || !possible(a.LastRestorable) {
+		return record.DatabaseArchive{}, false
+	}
 	after.FirstRestorable, after.LastRestorable, after.LastLSN, after.SizeBytes = a.FirstRestorable.UTC(), a.LastRestorable.UTC(), a.LastLSN, a.SizeBytes
 	if after.LastLSN == before.LastLSN && untold(r, d, before) {
 		after.SizeBytes = before.SizeBytes // it was pruned since, perhaps
 	}
 	same := after.FirstRestorable.Equal(before.FirstRestorable) && after.LastRestorable.Equal(before.LastRestorable) && after.LastLSN == before.LastLSN && after.SizeBytes == before.SizeBytes
 	return after, !same
+}
+
+// possible reports whether a record can have a time that a host has told (RFC 3339 has years
+// of four digits). Facts of many databases are written together: one impossible time would
+// keep out all.
+func possible(at time.Time) bool {
+	y := at.UTC().Year()
+	return y >= 0 && y <= 9999
 }
 
 // orphans deletes sandboxes whose database is gone or has another sandbox.

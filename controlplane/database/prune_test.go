@@ -112,3 +112,15 @@ func TestTheSizesOfArchivesAreKept(t *testing.T) {
 	}
 	testcluster.Await(t, "its size", func() bool { return r.row(d.ID).Archives[0].SizeBytes == 2<<20 })
 }
+
+// What one host tells of its databases keeps nobody from learning of the others'.
+func TestAHostThatTellsOfImpossibleTimesHarmsNoOther(t *testing.T) {
+	r := newRig(t, 1, 2, nil)
+	a, b := r.running(), r.running()
+	box, h := r.box(a.ID)
+	at := time.Date(9999, 12, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // in UTC it has a year of five digits
+	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) {
+		s.Archive = hostapi.ArchiveState{LastLSN: "0/5000060", FirstRestorable: at, LastRestorable: at, BaseBackups: 1}
+	})
+	r.archived(b.ID, time.Now().Add(-time.Hour), time.Now())
+}
