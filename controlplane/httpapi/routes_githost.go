@@ -73,6 +73,7 @@ func githostRoutes() []route {
 				apierror.Error{Code: apierror.EConflict, Message: "installation is older than the request", Detail: "remove it at GitHub, and begin again with GET /v1/github/connect"},
 				apierror.Error{Code: apierror.EUnprocessable, Message: "github refused"},
 				apierror.Error{Code: apierror.ERateLimited, Message: "max installations reached", Fields: map[string]any{"max": 100, "active": 100}},
+				apierror.Error{Code: apierror.ERateLimited, Message: "too many tries to connect", Detail: "github is asked for a workspace 20 times in 1m0s"},
 				apierror.Error{Code: apierror.EUnauthorized, Message: "unauthorized", Detail: apierror.DetailInvalidToken},
 				apierror.Error{Code: apierror.EInternal, Message: "internal error"}, *apierror.NotFound(), *apierror.Unavailable("", nil)),
 		}},
