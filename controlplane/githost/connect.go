@@ -308,7 +308,7 @@ func (g *GitHosts) record(ctx context.Context, s state, i installation) (*record
 		if err := core.MayCreate(tx, core.Caller{WorkspaceID: s.Workspace}); err != nil {
 			return err
 		}
-		if !stillMay(tx, s) {
+		if !stillMay(tx, s, g.core.Clock()) {
 			return &apierror.Error{Code: apierror.EForbidden, Message: "forbidden", Detail: "who began this may connect nothing to the workspace any more"}
 		}
 		row = &record.GitInstallation{Meta: record.Meta{ID: id}, WorkspaceID: s.Workspace}
@@ -332,14 +332,14 @@ func (g *GitHosts) record(ctx context.Context, s state, i installation) (*record
 }
 
 // stillMay reports whether who asked for an installation may still write in the
-// workspace: the role may have been taken away, or the key, since.
-func stillMay(r raftstore.Reader, s state) bool {
+// workspace: the role may have been taken away, or the key may have gone or expired, since.
+func stillMay(r raftstore.Reader, s state, now time.Time) bool {
 	if u, ok := raftstore.Get(r, record.Users, s.By); ok {
 		role, member := u.RoleIn(s.Workspace)
 		return member && role != record.RoleViewer
 	}
 	k, ok := raftstore.Get(r, record.APIKeys, s.By)
-	if !ok || k.WorkspaceID != s.Workspace {
+	if !ok || k.WorkspaceID != s.Workspace || !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt) {
 		return false
 	}
 	role, valid := core.KeyRole(r, k)

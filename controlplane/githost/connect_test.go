@@ -278,6 +278,22 @@ func TestWhoConnectsMustOwn(t *testing.T) {
 	}
 }
 
+func TestConnectAfterTheKeyHasExpired(t *testing.T) {
+	r := newRig(t)
+	s := r.state(caller)
+	r.Update(func(tx *raftstore.Tx) error {
+		k, _ := raftstore.Get(tx, record.APIKeys, caller.KeyID)
+		k = k.Clone()
+		k.ExpiresAt = r.clock.Now().Add(time.Minute)
+		raftstore.Put(tx, record.APIKeys, k)
+		return nil
+	})
+	r.clock.add(2 * time.Minute)
+	i := r.github.Install(fakegithub.Installation{Account: "acme"})
+	_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s})
+	testplane.Want(t, err, apierror.EForbidden, "forbidden")
+}
+
 // Whom GitHub lets ask no more keeps nobody else from connecting.
 func TestALimitOfOnePersonIsNobodyElses(t *testing.T) {
 	r := newRig(t, func(c *githost.Config) {
