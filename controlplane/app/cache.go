@@ -44,14 +44,14 @@ func cacheFor(r raftstore.Reader, a *record.App, d *record.Deployment) (record.A
 }
 
 // dropCache marks an app's cache for deletion.
-func dropCache(a *record.App) {
+func dropCache(r raftstore.Reader, a *record.App) {
 	if a.Cache == nil {
 		return
 	}
 	old := *a.Cache
 	old.Dropped = true
 	a.Uploads, a.Cache = append(a.Uploads, old), nil
-	boundDropped(a)
+	boundDropped(r, a)
 }
 
 // handOverCache gives a guest the cache of an earlier build. Without it, a build only takes
@@ -108,12 +108,12 @@ func (f *Flows) saveCache(ctx context.Context, run flow.Run) (flow.Commit, error
 		a = a.Clone()
 		u.CreatedAt = tx.Now()
 		if err == nil && mayCache(tx, a, d) {
-			dropCache(a)
+			dropCache(tx, a)
 			a.Cache = &u
 		} else { // an earlier attempt may have stored it
 			u.Dropped = true
 			a.Uploads = append(a.Uploads, u)
-			boundDropped(a)
+			boundDropped(tx, a)
 		}
 		raftstore.Put(tx, record.Apps, a)
 		return flow.Done(), nil
@@ -130,7 +130,7 @@ func (f *Flows) forgetCache(run flow.Run, data deploy) flow.Commit {
 		}
 		a = a.Clone()
 		a.Uploads = append(a.Uploads, record.AppUpload{ID: cachePrefix + d.ID, CreatedAt: tx.Now(), Private: data.Private, Dropped: true})
-		boundDropped(a)
+		boundDropped(tx, a)
 		raftstore.Put(tx, record.Apps, a)
 		return flow.Done(), nil
 	}

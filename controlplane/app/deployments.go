@@ -56,7 +56,7 @@ func (s *Apps) Deploy(ctx context.Context, c core.Caller, id string, in api.Crea
 		}
 		if in.ClearCache && a.Cache != nil {
 			a = a.Clone()
-			dropCache(a)
+			dropCache(tx, a)
 			raftstore.Put(tx, record.Apps, a)
 		}
 		return nil

@@ -9,9 +9,10 @@ import (
 
 // For tests outside.
 const (
-	MaxLogs    = maxLogs
-	MaxUploads = maxUploads
-	MaxDropped = maxDropped
+	MaxLogs      = maxLogs
+	MaxUploads   = maxUploads
+	MaxDropped   = maxDropped
+	MaxUndeleted = maxUndeleted
 )
 
 // BeginWake begins to add an instance to an app that runs.

@@ -195,7 +195,7 @@ func (k *keeper) noteLog(ctx context.Context, id string, u record.AppUpload) err
 			}
 			a.Log = &u
 		}
-		boundDropped(a)
+		boundDropped(tx, a)
 		raftstore.Put(tx, record.Apps, a)
 		return nil
 	})
@@ -211,11 +211,28 @@ func (s *Functions) Logs(ctx context.Context, c core.Caller, id string, tail int
 	if err != nil {
 		return nil, err
 	}
+	leave, err := s.logs.Enter(c.WorkspaceID)
+	if err != nil {
+		return nil, err
+	}
 	now, err := s.flows.written(ctx, view, a)
 	if err != nil {
+		leave()
 		return nil, guestError(err)
 	}
-	return io.NopCloser(bytes.NewReader(lastOf(now.text, tail))), nil
+	return &openText{bytes.NewReader(lastOf(now.text, tail)), leave}, nil
+}
+
+// openText is a text that counts as open until it is closed.
+type openText struct {
+	io.Reader
+	leave func()
+}
+
+// Close implements io.Closer.
+func (l *openText) Close() error {
+	l.leave()
+	return nil
 }
 
 // lastOf returns the last tail lines of a text, or all of it if tail is 0.
@@ -237,12 +254,17 @@ func (s *Functions) FollowLogs(ctx context.Context, c core.Caller, id string, ta
 	if err != nil {
 		return nil, err
 	}
+	leave, err := s.logs.Enter(c.WorkspaceID)
+	if err != nil {
+		return nil, err
+	}
 	now, err := s.flows.written(ctx, view, a)
 	if err != nil {
+		leave()
 		return nil, guestError(err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	l := &functionLog{s: s, ctx: ctx, cancel: cancel, c: c, id: id, told: now}
+	l := &functionLog{s: s, ctx: ctx, cancel: cancel, leave: leave, c: c, id: id, told: kept{Boxes: now.Boxes}}
 	text := bytes.NewReader(lastOf(now.text, tail))
 	l.now = &lines{r: bufio.NewReaderSize(text, maxLogLine), body: io.NopCloser(text)}
 	return l, nil
@@ -253,6 +275,7 @@ type functionLog struct {
 	s      *Functions
 	ctx    context.Context
 	cancel context.CancelFunc
+	leave  func()
 	c      core.Caller
 	id     string
 
@@ -263,6 +286,7 @@ type functionLog struct {
 
 // Close implements core.Follower.
 func (l *functionLog) Close() error {
+	defer l.leave()
 	defer l.cancel()
 	if l.now != nil {
 		return l.now.Close()

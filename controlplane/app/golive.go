@@ -56,6 +56,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: d.SnapshotID}, WorkspaceID: a.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
 			Owner: &record.Owner{Type: sandbox.OwnerApp, ID: a.ID}, Template: box.Template, TemplateKey: box.TemplateKey, HostID: box.HostID,
+			DiskMB: box.MemoryMB + box.DiskMB,
 		}
 		err := snapshot.Begin(tx, flow.NewID(), row, snapshot.Create{Data: resource.Data{RequestID: data.RequestID}, Generation: box.Generation})
 		return flow.Goto(stepCaptured, data), err

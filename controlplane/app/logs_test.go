@@ -152,6 +152,25 @@ func TestRunLogs(t *testing.T) {
 	}
 }
 
+// Those of functions count, too: each keeps a connection to a host.
+func TestOpenLogsOfFunctionsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil)
+	f, _ := r.deployed("thumbs")
+	s := r.functions()
+	for range app.MaxLogs {
+		l, err := s.FollowLogs(t.Context(), caller, f.ID, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	_, err := s.FollowLogs(t.Context(), caller, f.ID, 1)
+	want(t, err, apierror.ERateLimited, "too many logs of apps at once")
+	_, err = s.Logs(t.Context(), caller, f.ID, 1)
+	want(t, err, apierror.ERateLimited, "too many logs of apps at once")
+}
+
 // TestOpenLogsAreBounded: a workspace that leaves logs open is refused more, and gets
 // them when it closes some.
 func TestOpenLogsAreBounded(t *testing.T) {

@@ -55,7 +55,7 @@ func (s *Apps) Patch(ctx context.Context, c core.Caller, id string, in api.Patch
 		}
 		changed(before, a)
 		if a.GitURL != before.GitURL || a.Framework != before.Framework || a.Runtime != before.Runtime || a.RootDirectory != before.RootDirectory {
-			dropCache(a) // little of it would be useful
+			dropCache(tx, a) // little of it would be useful
 		}
 		raftstore.Put(tx, record.Apps, a)
 		return nil

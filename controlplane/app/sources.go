@@ -25,8 +25,12 @@ const keptUploads = 5
 
 var errSourceTooLarge = &apierror.Error{Code: apierror.ETooLarge, Message: "request too large", Detail: "a source has at most 512 MiB"}
 
-// maxDropped limits the uploads of an app that wait for their host to delete them.
-const maxDropped = 20
+// maxDropped limits the uploads of an app that wait for a host that is away, and maxUndeleted
+// those that a host deletes soon.
+const (
+	maxDropped   = 20
+	maxUndeleted = 100
+)
 
 // upload finds a source of an app, or returns why it is missing.
 func upload(r raftstore.Reader, a *record.App, id string) (u record.AppUpload, missing string) {
@@ -112,10 +116,16 @@ func (s *Apps) announce(ctx context.Context, c core.Caller, id string, u record.
 		if err != nil {
 			return err
 		}
+		if n := undeleted(tx, a); n >= maxUndeleted {
+			return &apierror.Error{
+				Code: apierror.ERateLimited, Message: "too many old sources", Detail: "hosts have yet to delete those that were replaced",
+				Fields: map[string]any{"max": maxUndeleted, "active": n},
+			}
+		}
 		a = a.Clone()
 		u.CreatedAt, u.Dropped = tx.Now(), true
 		a.Uploads = append(a.Uploads, u)
-		boundDropped(a) // those under way are the newest, and far fewer
+		boundDropped(tx, a)
 		raftstore.Put(tx, record.Apps, a)
 		return nil
 	})
@@ -199,15 +209,25 @@ func dropUploads(r raftstore.Reader, a *record.App) {
 			u.Dropped = true
 		}
 	}
-	boundDropped(a)
+	boundDropped(r, a)
 }
 
-// boundDropped forgets the oldest uploads that wait for a host to delete them, beyond
+// undeleted returns how many uploads of an app hosts have yet to delete that are not away.
+func undeleted(r raftstore.Reader, a *record.App) (n int) {
+	for _, u := range a.Uploads {
+		if u.Dropped && !placeOf(u).away(r) {
+			n++
+		}
+	}
+	return n
+}
+
+// boundDropped forgets the oldest uploads that wait for a host that is away, beyond
 // maxDropped. A host that is away for a long time keeps their files.
-func boundDropped(a *record.App) {
+func boundDropped(r raftstore.Reader, a *record.App) {
 	dropped := 0
 	for i := len(a.Uploads) - 1; i >= 0; i-- {
-		if !a.Uploads[i].Dropped {
+		if u := a.Uploads[i]; !u.Dropped || !placeOf(u).away(r) {
 			continue
 		}
 		if dropped++; dropped > maxDropped {

@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -209,29 +211,57 @@ func (k *keeper) dropOld(ctx context.Context) {
 	if loops.Kept(view) > 0 {
 		return
 	}
+	var unbegun []*record.Deployment
+	drops := map[string][]func() error{} // by host
 	for _, a := range raftstore.All(view, record.Apps) {
 		if a.Status == record.AppDeleting {
 			continue
 		}
 		for _, u := range a.Uploads {
 			if u.Dropped && !k.streams.has(u.ID) {
-				k.Begin(loops.Job{What: "old source", ID: u.ID}, loops.AtOnce, func() { k.dropSource(ctx, a.ID, u) })
+				drops[u.HostID] = append(drops[u.HostID], func() error { return k.dropSource(ctx, a.ID, u) })
 			}
 		}
 		for _, d := range tooOld(view, a) {
-			k.Begin(loops.Job{What: "old deployment", ID: d.ID}, loops.AtOnce, func() { k.dropDeployment(ctx, d) })
+			if d.StartedAt.IsZero() { // no host has anything of it; see blobsOf
+				unbegun = append(unbegun, d)
+				continue
+			}
+			drops[d.LogHost] = append(drops[d.LogHost], func() error { return k.dropDeployment(ctx, d) })
 		}
+	}
+	loops.InParts(ctx, k.Term, loopOld, unbegun, func(tx *raftstore.Tx, part []*record.Deployment) error {
+		for _, d := range part {
+			deleteUnchanged(tx, d)
+		}
+		return nil
+	}, nil)
+	// All that a host has, one after the other: any number may become old between two passes.
+	for host, all := range drops {
+		k.Begin(loops.Job{What: "what apps no longer need", Host: host}, 1, func() {
+			// In any order, so that what fails again and again holds up nothing else.
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			failures := 0
+			for _, drop := range all {
+				if err := drop(); err != nil && !errors.Is(err, errBlobAway) {
+					failures++
+				}
+				if failures == loops.AtOnce || ctx.Err() != nil {
+					return // the host hangs; a later pass tries again
+				}
+			}
+		})
 	}
 }
 
-func (k *keeper) dropSource(ctx context.Context, appID string, u record.AppUpload) {
+func (k *keeper) dropSource(ctx context.Context, appID string, u record.AppUpload) error {
 	// Check the present row: an upload or a log that was completed since the pass is kept.
 	a, ok := raftstore.Get(k.Store.View(), record.Apps, appID)
 	if !ok || !slices.ContainsFunc(a.Uploads, func(now record.AppUpload) bool { return now.ID == u.ID && now.Dropped }) {
-		return
+		return nil
 	}
 	if err := k.deleteBlob(ctx, placeOf(u), u.ID); err != nil {
-		return // a later pass tries again
+		return err
 	}
 	k.Update(ctx, loopOld, func(tx *raftstore.Tx) error {
 		if a, ok := raftstore.Get(tx, record.Apps, appID); ok {
@@ -241,6 +271,7 @@ func (k *keeper) dropSource(ctx context.Context, appID string, u record.AppUploa
 		}
 		return nil
 	})
+	return nil
 }
 
 // tooOld returns the deployments of an app that are no longer kept.
@@ -255,26 +286,30 @@ func tooOld(r raftstore.Reader, a *record.App) (old []*record.Deployment) {
 	return old
 }
 
-func (k *keeper) dropDeployment(ctx context.Context, d *record.Deployment) {
-	if !d.StartedAt.IsZero() { // see blobsOf
-		err := k.deleteBlob(ctx, logPlace(d), logBlob(d))
-		if err != nil && len(deploymentsOf(k.Store.View(), d.AppID)) <= 2*keptDeployments {
-			return // a later pass tries again; a host that is away for a long time keeps the file
-		}
+func (k *keeper) dropDeployment(ctx context.Context, d *record.Deployment) error {
+	err := k.deleteBlob(ctx, logPlace(d), logBlob(d))
+	if err != nil && len(deploymentsOf(k.Store.View(), d.AppID)) <= 2*keptDeployments {
+		return err // a host that is away for a long time keeps the file
 	}
 	k.Update(ctx, loopOld, func(tx *raftstore.Tx) error {
-		if now, ok := raftstore.Get(tx, record.Deployments, d.ID); ok && now.ModifyIndex == d.ModifyIndex {
-			raftstore.Delete(tx, record.Deployments, d.ID)
-		}
+		deleteUnchanged(tx, d)
 		return nil
 	})
+	return err
+}
+
+// deleteUnchanged deletes a deployment's row unless it has changed since it was read.
+func deleteUnchanged(tx *raftstore.Tx, d *record.Deployment) {
+	if now, ok := raftstore.Get(tx, record.Deployments, d.ID); ok && now.ModifyIndex == d.ModifyIndex {
+		raftstore.Delete(tx, record.Deployments, d.ID)
+	}
 }
 
 func (k *keeper) deleteBlob(ctx context.Context, at blobPlace, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, blobTime)
 	defer cancel()
 	err := k.flows.deleteBlob(ctx, at, name)
-	if err != nil {
+	if err != nil && !errors.Is(err, errBlobAway) {
 		k.Logger.WarnContext(ctx, "blob could not be deleted", "blob", name, "error", err)
 	}
 	return err

@@ -276,7 +276,7 @@ func (k *keeper) writeFacts(ctx context.Context, view *raftstore.Snapshot, now t
 		if before == nil {
 			continue
 		}
-		after, ok := k.factsOf(d)
+		after, ok := k.factsOf(view, d)
 		switch {
 		case !ok:
 		case before.FirstRestorable.IsZero() != after.FirstRestorable.IsZero(),
@@ -291,7 +291,7 @@ func (k *keeper) writeFacts(ctx context.Context, view *raftstore.Snapshot, now t
 			if !ok {
 				continue
 			}
-			if after, ok := k.factsOf(d); ok {
+			if after, ok := k.factsOf(tx, d); ok {
 				c := d.Clone()
 				*c.Archive() = after
 				raftstore.Put(tx, record.Databases, c)
@@ -343,16 +343,30 @@ func (k *keeper) readArchive(ctx context.Context, id string) {
 
 // factsOf returns a database's current archive as its host last reported it. The result
 // is false if that is not news.
-func (k *keeper) factsOf(d *record.Database) (record.DatabaseArchive, bool) {
+func (k *keeper) factsOf(r raftstore.Reader, d *record.Database) (record.DatabaseArchive, bool) {
 	before := d.Archive()
 	f, ok := k.heard.fact(d.ID, d.SandboxID)
 	if before == nil || !ok || !before.ClosedAt.IsZero() || f.state.Archive.FirstRestorable.IsZero() {
 		return record.DatabaseArchive{}, false
 	}
 	after, a := *before, f.state.Archive
+	if !possible(a.FirstRestorable) || !possible(a.LastRestorable) {
+		return record.DatabaseArchive{}, false
+	}
 	after.FirstRestorable, after.LastRestorable, after.LastLSN, after.SizeBytes = a.FirstRestorable.UTC(), a.LastRestorable.UTC(), a.LastLSN, a.SizeBytes
+	if after.LastLSN == before.LastLSN && untold(r, d, before) {
+		after.SizeBytes = before.SizeBytes // it was pruned since, perhaps
+	}
 	same := after.FirstRestorable.Equal(before.FirstRestorable) && after.LastRestorable.Equal(before.LastRestorable) && after.LastLSN == before.LastLSN && after.SizeBytes == before.SizeBytes
 	return after, !same
+}
+
+// possible reports whether a record can have a time that a host has told (RFC 3339 has years
+// of four digits). Facts of many databases are written together: one impossible time would
+// keep out all.
+func possible(at time.Time) bool {
+	y := at.UTC().Year()
+	return y >= 0 && y <= 9999
 }
 
 // orphans deletes sandboxes whose database is gone or has another sandbox.

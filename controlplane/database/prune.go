@@ -103,7 +103,7 @@ func (k *keeper) pruneOne(ctx context.Context, d *record.Database, before time.T
 			all = false
 			continue
 		}
-		if !a.ClosedAt.IsZero() && a.SizeBytes != info.SizeBytes {
+		if a.SizeBytes != info.SizeBytes && untold(k.Store.View(), d, a) {
 			sizes[a.Name] = info.SizeBytes
 		}
 		empty := a.FirstRestorable.IsZero() && info.FirstRestorable.IsZero()
@@ -121,6 +121,13 @@ func (k *keeper) pruneOne(ctx context.Context, d *record.Database, before time.T
 	return all
 }
 
+// untold reports whether no host tells of an archive: it is an earlier one, or that of a
+// database that does not run.
+func untold(r raftstore.Reader, d *record.Database, a *record.DatabaseArchive) bool {
+	box, ok := raftstore.Get(r, record.Sandboxes, d.SandboxID)
+	return !a.ClosedAt.IsZero() || !ok || box.Status != record.SandboxRunning
+}
+
 // writeSizes writes the sizes of archives, by name, to a database's row.
 func (k *keeper) writeSizes(ctx context.Context, id string, sizes map[string]int64) bool {
 	return k.Update(ctx, loopPrune, func(tx *raftstore.Tx) error {
@@ -130,7 +137,7 @@ func (k *keeper) writeSizes(ctx context.Context, id string, sizes map[string]int
 		}
 		c := d.Clone()
 		for i := range c.Archives {
-			if size, ok := sizes[c.Archives[i].Name]; ok {
+			if size, ok := sizes[c.Archives[i].Name]; ok && untold(tx, d, &c.Archives[i]) {
 				c.Archives[i].SizeBytes = size
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -58,6 +59,32 @@ func TestWhenArchivesArePruned(t *testing.T) {
 	})
 }
 
+// Of a database that sleeps no host tells, and what its archive takes is what a prune has left.
+func TestTheArchiveOfADatabaseThatSleepsIsMeasured(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	r.archived(d.ID, time.Now().Add(-time.Hour), time.Now()) // its host tells of 3 MiB; there are 2
+	n := r.LeaderNode()
+	s := database.New(n.Core, database.Config{Sandboxes: n.Sandboxes, Templates: n.Templates, Idle: time.Hour, PruneEvery: time.Nanosecond, FactsEvery: time.Nanosecond})
+	pass := map[string]func(context.Context){}
+	for _, l := range s.Loops(loops.NewTerm(loops.Config{Store: r.Leader().Store, Clock: time.Now, Logger: testcluster.Log()})) {
+		pass[l.Name] = l.Pass
+	}
+	pass["databases"](t.Context()) // it has heard the host
+	pass["database archives"](t.Context())
+	if got := r.row(d.ID).Archive().SizeBytes; got != 3<<20 {
+		t.Errorf("while it runs: %d bytes", got)
+	}
+	box, h := r.box(d.ID)
+	h.Become(box.ID, hostapi.StatusHibernated)
+	r.becomes(d.ID, api.DatabaseHibernated)
+	pass["database archives"](t.Context())
+	pass["databases"](t.Context()) // what was heard before it slept is older
+	if got := r.row(d.ID).Archive().SizeBytes; got != 2<<20 {
+		t.Errorf("while it sleeps: %d bytes", got)
+	}
+}
+
 // The row has the size of each archive: of the current one as its host told, of an earlier one
 // as it was found when it was pruned.
 func TestTheSizesOfArchivesAreKept(t *testing.T) {
@@ -84,4 +111,16 @@ func TestTheSizesOfArchivesAreKept(t *testing.T) {
 		}
 	}
 	testcluster.Await(t, "its size", func() bool { return r.row(d.ID).Archives[0].SizeBytes == 2<<20 })
+}
+
+// What one host tells of its databases keeps nobody from learning of the others'.
+func TestAHostThatTellsOfImpossibleTimesHarmsNoOther(t *testing.T) {
+	r := newRig(t, 1, 2, nil)
+	a, b := r.running(), r.running()
+	box, h := r.box(a.ID)
+	at := time.Date(9999, 12, 31, 23, 59, 59, 0, time.FixedZone("", -3600)) // in UTC it has a year of five digits
+	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) {
+		s.Archive = hostapi.ArchiveState{LastLSN: "0/5000060", FirstRestorable: at, LastRestorable: at, BaseBackups: 1}
+	})
+	r.archived(b.ID, time.Now().Add(-time.Hour), time.Now())
 }

@@ -132,7 +132,7 @@ func (s *Store) count(ctx context.Context, q Query, days map[dayKey]*Day) error 
 	if q.Most > 0 {
 		query += fmt.Sprintf(" LIMIT %d", q.Most+1)
 	}
-	rows, err := s.db.QueryContext(ctx, s.d.args(query), q.args()...)
+	rows, err := s.asked.QueryContext(ctx, s.d.args(query), q.args()...)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (s *Store) measure(ctx context.Context, q Query, days map[dayKey]*Day) erro
 }
 
 func (s *Store) summarize(ctx context.Context, query string, args []any, each func(k dayKey, kind string, sum Summary)) error {
-	rows, err := s.db.QueryContext(ctx, s.d.args(query), args...)
+	rows, err := s.asked.QueryContext(ctx, s.d.args(query), args...)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (s *Store) Requests(ctx context.Context, q Query) ([]RequestedIn, error) {
 	if q.Most > 0 {
 		query += fmt.Sprintf(" LIMIT %d", q.Most+1)
 	}
-	rows, err := s.db.QueryContext(ctx, s.d.args(query), q.args()...)
+	rows, err := s.asked.QueryContext(ctx, s.d.args(query), q.args()...)
 	if err != nil {
 		return nil, fmt.Errorf("count requests: %w", err)
 	}

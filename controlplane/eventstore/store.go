@@ -46,6 +46,7 @@ type Config struct {
 // Store contains events. It is safe for concurrent use.
 type Store struct {
 	db    *sql.DB
+	asked *sql.DB // the same database, for tenants' questions, which may take long
 	d     dialect
 	clock func() time.Time
 	keep  time.Duration
@@ -63,9 +64,10 @@ type dialect struct {
 }
 
 const (
-	// A replica needs few connections: for one host's batch, a query, and the
-	// pruning.
-	maxConnections = 4
+	// A replica needs few connections: for one host's batch, and the pruning. Questions
+	// have others, or one tenant's could keep hosts from telling what happens to all.
+	maxConnections = 2
+	maxQuestions   = 4
 )
 
 // openTimeout limits the first connection and the creation of the tables.
@@ -79,16 +81,18 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{clock: cfg.Clock, keep: cmp.Or(cfg.Retention, DefaultRetention)}
 	var err error
-	if cfg.DSN != "" {
-		s.d = postgresDialect
-		s.db, err = openPostgres(cfg.DSN)
-	} else {
-		s.d = sqliteDialect
-		s.db, err = openSQLite(cfg.File)
+	open := func() (*sql.DB, error) { return openPostgres(cfg.DSN) }
+	if s.d = postgresDialect; cfg.DSN == "" {
+		s.d, open = sqliteDialect, func() (*sql.DB, error) { return openSQLite(cfg.File) }
+	}
+	if s.db, err = open(); err == nil {
+		s.asked, err = open()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the event store: %w", err)
 	}
+	s.db.SetMaxOpenConns(maxConnections)
+	s.asked.SetMaxOpenConns(maxQuestions)
 	return s, nil
 }
 
@@ -100,7 +104,6 @@ func openPostgres(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, errors.New("the DSN cannot be read")
 	}
-	db.SetMaxOpenConns(maxConnections)
 	db.SetConnMaxIdleTime(time.Minute)
 	return db, nil
 }
@@ -120,12 +123,11 @@ func openSQLite(file string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(maxConnections)
 	return db, nil
 }
 
 // Close closes the connections.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error { return errors.Join(s.asked.Close(), s.db.Close()) }
 
 // Kind returns "sqlite" or "postgres".
 func (s *Store) Kind() string { return s.d.name }
@@ -210,7 +212,7 @@ func (s *Store) last(ctx context.Context, condition string, args ...any) ([]host
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.db.QueryContext(ctx, s.d.args("SELECT agent_id, seq, ts_ms, sandbox_id, type, code, message, metadata FROM events WHERE "+condition), args...)
+	rows, err := s.asked.QueryContext(ctx, s.d.args("SELECT agent_id, seq, ts_ms, sandbox_id, type, code, message, metadata FROM events WHERE "+condition), args...)
 	if err != nil {
 		return nil, err
 	}

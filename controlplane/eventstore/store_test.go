@@ -364,3 +364,26 @@ func TestTheHistoryOfOneSandbox(t *testing.T) {
 		}
 	})
 }
+
+// Hosts tell what happens also while tenants' questions take every connection that they get.
+func TestQuestionsDoNotKeepHostsWaiting(t *testing.T) {
+	eachDatabase(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		for range maxQuestions {
+			c, err := s.asked.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := s.OfSandbox(short, "w1", "box", time.Time{}, 1); err == nil {
+			t.Error("a question had a connection of its own")
+		}
+		appendAll(t, s, "h1", event(1, noon, "box", hostapi.EventRunning, "{}"))
+		if cursor, err := s.Cursor(t.Context(), "h1"); err != nil || cursor != 1 {
+			t.Errorf("%d, %v", cursor, err)
+		}
+	})
+}

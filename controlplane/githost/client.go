@@ -65,7 +65,7 @@ type request struct {
 	method string
 	url    string // below the API; or whole, with https://
 	auth   string // the Authorization header
-	limit  string // whose rate limit it counts against
+	limit  string // whose rate limit it counts against; "": that of a person, of whom no other call is
 	in     any    // nil: no body
 }
 
@@ -181,7 +181,9 @@ func (c *client) failure(limit string, resp *http.Response, raw []byte) error {
 	if wait, ok := c.limited(resp, said.Message); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.paused[limit] = c.clock().Add(wait)
+		if limit != "" {
+			c.paused[limit] = c.clock().Add(wait)
+		}
 		return busy(wait, cause)
 	}
 	switch status := resp.StatusCode; {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
@@ -58,6 +59,38 @@ func (g *GitHosts) appPage() string {
 	return g.cfg.App.Web + folder + url.PathEscape(g.cfg.App.Slug)
 }
 
+// maxTries is how many callbacks of a workspace ask GitHub in triesTime. They have no other
+// credential than a state, and what they ask counts against the limit of the App, which
+// clones for all workspaces.
+const (
+	maxTries  = 20
+	triesTime = time.Minute
+)
+
+// tries counts callbacks by workspace.
+type tries struct {
+	mu    sync.Mutex
+	since time.Time
+	of    map[string]int // since then
+}
+
+// take counts one more, or refuses it.
+func (t *tries) take(workspaceID string, now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil || now.Sub(t.since) >= triesTime || now.Before(t.since) {
+		t.since, t.of = now, map[string]int{}
+	}
+	if t.of[workspaceID] >= maxTries {
+		return &apierror.Error{
+			Code: apierror.ERateLimited, Message: "too many tries to connect", Detail: fmt.Sprintf("github is asked for a workspace %d times in %s", maxTries, triesTime),
+			RetryAfter: t.since.Add(triesTime).Sub(now),
+		}
+	}
+	t.of[workspaceID]++
+	return nil
+}
+
 // Callback is what GitHub has a browser bring back.
 type Callback struct {
 	InstallationID, State, SetupAction string
@@ -107,6 +140,9 @@ func (g *GitHosts) Callback(ctx context.Context, in Callback) (api.GitHubInstall
 		}
 	case !numberID.MatchString(in.InstallationID):
 		return api.GitHubInstallation{}, apierror.Invalid("invalid installation_id", "want a number")
+	}
+	if err := g.tries.take(s.Workspace, now); err != nil {
+		return api.GitHubInstallation{}, err
 	}
 	found, err := g.lookUp(ctx, in.InstallationID)
 	if err != nil {
@@ -218,7 +254,7 @@ func (g *GitHosts) sees(ctx context.Context, auth string, id int64) (bool, error
 			Installations []installation `json:"installations"`
 		}
 		at := fmt.Sprintf("/user/installations?per_page=%d&page=%d", perPage, page)
-		if err := g.github.do(ctx, request{method: http.MethodGet, url: at, auth: auth, limit: "person"}, &out); err != nil {
+		if err := g.github.do(ctx, request{method: http.MethodGet, url: at, auth: auth}, &out); err != nil {
 			return false, err
 		}
 		for _, i := range out.Installations {
@@ -239,7 +275,7 @@ func (g *GitHosts) owns(ctx context.Context, auth string, i installation) (bool,
 	var who struct {
 		ID int64 `json:"id"`
 	}
-	if err := g.github.do(ctx, request{method: http.MethodGet, url: "/user", auth: auth, limit: "person"}, &who); err != nil {
+	if err := g.github.do(ctx, request{method: http.MethodGet, url: "/user", auth: auth}, &who); err != nil {
 		return false, err
 	}
 	if who.ID == i.Account.ID && who.ID != 0 {
@@ -250,7 +286,7 @@ func (g *GitHosts) owns(ctx context.Context, auth string, i installation) (bool,
 		Role  string `json:"role"`
 	}
 	err := g.github.do(ctx, request{
-		method: http.MethodGet, url: "/user/memberships/orgs/" + url.PathEscape(i.Account.Login), auth: auth, limit: "person",
+		method: http.MethodGet, url: "/user/memberships/orgs/" + url.PathEscape(i.Account.Login), auth: auth,
 	}, &member)
 	if status := answered(err); status == http.StatusNotFound || status == http.StatusForbidden && !isBusy(err) {
 		return false, nil
@@ -272,7 +308,7 @@ func (g *GitHosts) record(ctx context.Context, s state, i installation) (*record
 		if err := core.MayCreate(tx, core.Caller{WorkspaceID: s.Workspace}); err != nil {
 			return err
 		}
-		if !stillMay(tx, s) {
+		if !stillMay(tx, s, g.core.Clock()) {
 			return &apierror.Error{Code: apierror.EForbidden, Message: "forbidden", Detail: "who began this may connect nothing to the workspace any more"}
 		}
 		row = &record.GitInstallation{Meta: record.Meta{ID: id}, WorkspaceID: s.Workspace}
@@ -296,14 +332,14 @@ func (g *GitHosts) record(ctx context.Context, s state, i installation) (*record
 }
 
 // stillMay reports whether who asked for an installation may still write in the
-// workspace: the role may have been taken away, or the key, since.
-func stillMay(r raftstore.Reader, s state) bool {
+// workspace: the role may have been taken away, or the key may have gone or expired, since.
+func stillMay(r raftstore.Reader, s state, now time.Time) bool {
 	if u, ok := raftstore.Get(r, record.Users, s.By); ok {
 		role, member := u.RoleIn(s.Workspace)
 		return member && role != record.RoleViewer
 	}
 	k, ok := raftstore.Get(r, record.APIKeys, s.By)
-	if !ok || k.WorkspaceID != s.Workspace {
+	if !ok || k.WorkspaceID != s.Workspace || !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt) {
 		return false
 	}
 	role, valid := core.KeyRole(r, k)

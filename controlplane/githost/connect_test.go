@@ -278,6 +278,63 @@ func TestWhoConnectsMustOwn(t *testing.T) {
 	}
 }
 
+func TestConnectAfterTheKeyHasExpired(t *testing.T) {
+	r := newRig(t)
+	s := r.state(caller)
+	r.Update(func(tx *raftstore.Tx) error {
+		k, _ := raftstore.Get(tx, record.APIKeys, caller.KeyID)
+		k = k.Clone()
+		k.ExpiresAt = r.clock.Now().Add(time.Minute)
+		raftstore.Put(tx, record.APIKeys, k)
+		return nil
+	})
+	r.clock.add(2 * time.Minute)
+	i := r.github.Install(fakegithub.Installation{Account: "acme"})
+	_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(i.ID), State: s})
+	testplane.Want(t, err, apierror.EForbidden, "forbidden")
+}
+
+// Whom GitHub lets ask no more keeps nobody else from connecting.
+func TestALimitOfOnePersonIsNobodyElses(t *testing.T) {
+	r := newRig(t, func(c *githost.Config) {
+		c.App.ClientID, c.App.ClientSecret = fakegithub.ClientID, fakegithub.ClientSecret
+	})
+	theirs, mine := r.github.Install(fakegithub.Installation{Account: "theirs"}), r.github.Install(fakegithub.Installation{Account: "mine"})
+	r.github.Person("mallory", 1, []int64{theirs.ID})
+	r.github.Person("ann", 2, []int64{mine.ID})
+	r.github.Break(func(w http.ResponseWriter, q *http.Request) bool {
+		if q.URL.Path != "/user/installations" {
+			return false
+		}
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	})
+	_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(theirs.ID), State: r.state(stranger), Code: "mallory"})
+	testplane.Want(t, err, apierror.EUnavailable, "github rate limit reached")
+	r.github.Break(nil)
+	if _, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(mine.ID), State: r.state(caller), Code: "ann"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Callbacks of one workspace do not use up the App's limit, by which all are cloned.
+func TestCallbacksAreBounded(t *testing.T) {
+	r := newRig(t)
+	s, err := r.state(stranger), error(nil)
+	n := 0
+	for ; n < 100 && apierror.CodeOf(err) != apierror.ERateLimited; n++ {
+		_, err = r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(1000 + n), State: s})
+	}
+	testplane.Want(t, err, apierror.ERateLimited, "too many tries to connect")
+	if asked := len(r.github.Calls("GET /app/installations/")); asked != n-1 {
+		t.Errorf("github was asked %d times in %d tries", asked, n)
+	}
+	r.connect(caller, "acme", "shop") // another workspace's
+	r.clock.add(time.Minute)
+	r.connect(stranger, "theirs", "shop")
+}
+
 func TestDisconnect(t *testing.T) {
 	r := newRig(t)
 	i := r.connect(caller, "acme", "shop")

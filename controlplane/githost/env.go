@@ -20,7 +20,8 @@ const (
 	maxVariables = 200
 	maxValue     = 64 << 10
 	maxValues    = 256 << 10
-	maxRepos     = 1000 // of a workspace
+	maxRepos     = 1000    // of a workspace
+	maxReposSize = 4 << 20 // of all of them together: every replica has them in memory
 	masked       = "********"
 )
 
@@ -124,6 +125,9 @@ func (g *GitHosts) PutPreviewVariable(ctx context.Context, c core.Caller, repoID
 		if err := checkSize(e.Variables); err != nil {
 			return err
 		}
+		if err := checkAll(tx, e); err != nil {
+			return err
+		}
 		raftstore.Put(tx, record.RepoEnvs, e)
 		return nil
 	})
@@ -149,11 +153,33 @@ func checkVariable(repoID, key, value string) error {
 	return nil
 }
 
-func checkSize(all []record.AppVariable) error {
-	size := 0
+func sizeOf(all []record.AppVariable) (size int) {
 	for _, v := range all {
 		size += len(v.Key) + len(v.ValueSealed)
 	}
+	return size
+}
+
+// checkAll refuses an environment with which a workspace's would be too large. What becomes
+// no larger is taken.
+func checkAll(r raftstore.Reader, e *record.RepoEnv) error {
+	size, before := sizeOf(e.Variables), 0
+	all := size
+	for _, other := range raftstore.Find(r, record.RepoEnvs, "workspace", e.WorkspaceID) {
+		if other.ID == e.ID {
+			before = sizeOf(other.Variables)
+		} else {
+			all += sizeOf(other.Variables)
+		}
+	}
+	if all <= maxReposSize || size <= before {
+		return nil
+	}
+	return &apierror.Error{Code: apierror.ERateLimited, Message: "preview environments too large", Fields: map[string]any{"max_bytes": maxReposSize, "used_bytes": all - size + before}}
+}
+
+func checkSize(all []record.AppVariable) error {
+	size := sizeOf(all)
 	switch {
 	case len(all) > maxVariables:
 		return apierror.Invalid("too many variables", "at most %d", maxVariables)

@@ -116,6 +116,7 @@ type GitHosts struct {
 	github    *client // nil: it is not set up
 	providers map[string]Provider
 	apps      Apps
+	tries     tries
 }
 
 // New makes the use cases.

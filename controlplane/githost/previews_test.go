@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/fakegithub"
 	"github.com/berth-cloud/berth/controlplane/githost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
@@ -675,6 +677,27 @@ func TestLostAnswerMakesNoSecondComment(t *testing.T) {
 	testcluster.Await(t, "its id", func() bool { return raftstore.All(r.view(), record.GitPreviews)[0].CommentID != 0 })
 	if c := r.comments("is being deployed"); c.Edits != 1 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// Every replica has the environments of all workspaces in memory.
+func TestThePreviewEnvironmentsOfAWorkspaceAreBounded(t *testing.T) {
+	r := newRig(t)
+	put := func(c core.Caller, repo int, size int) error {
+		_, err := r.hosts().PutPreviewVariable(t.Context(), c, strconv.Itoa(repo), "A", api.PutRepoVariable{Value: strings.Repeat("x", size)})
+		return err
+	}
+	var err error
+	n := 1
+	for ; err == nil && n < 100; n++ {
+		err = put(caller, n, 60<<10)
+	}
+	testplane.Want(t, err, apierror.ERateLimited, "preview environments too large")
+	if err := put(caller, 1, 50<<10); err != nil {
+		t.Errorf("a shorter value: %v", err)
+	}
+	if err := put(stranger, 1, 60<<10); err != nil {
+		t.Errorf("of another workspace: %v", err)
 	}
 }
 

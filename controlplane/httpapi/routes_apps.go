@@ -107,6 +107,7 @@ func appRoutes() []route {
 			detail:   "Deploy it by its `source_id`. The latest few are kept.",
 			bodyType: "application/octet-stream", status: 200, answer: api.SourceUpload{SourceID: "src-p4t5r6sdk7m2qz4xw3v5", SizeBytes: 48213},
 			failures: append(refusals(apierror.EInvalid, "invalid source", "incomplete body"), suspended, atOnce("uploads", 4),
+				apierror.Error{Code: apierror.ERateLimited, Message: "too many old sources", Fields: map[string]any{"max": 100, "active": 100}},
 				apierror.Error{Code: apierror.EUnavailable, Message: "no healthy agent available"}, away,
 				apierror.Error{Code: apierror.EInsufficient, Message: "insufficient host disk space"}),
 		}},

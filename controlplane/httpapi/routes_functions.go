@@ -104,7 +104,7 @@ func functionRoutes() []route {
 			detail: "Server-sent events, as of an app's deployment.",
 			status: 200, answerType: typeEvents,
 			events:   map[string]any{"stdout": api.LogLine{}, "stderr": api.LogLine{}, "end": api.Deployment{}, "error": api.ErrorBody{}},
-			failures: []apierror.Error{away},
+			failures: []apierror.Error{atOnce("logs of apps", 100), away},
 		}},
 		{post, "/v1/functions/:id/rollback", workspace, ofFunction((*API).rollBackApp), operation{
 			id: "rollbackFunction", tag: "Functions", summary: "Roll back to an earlier deployment of a function",
@@ -124,7 +124,7 @@ func functionRoutes() []route {
 			status: 200, answerType: "text/plain", acceptType: typeEvents, events: map[string]any{
 				"stdout": api.LogLine{}, "stderr": api.LogLine{}, "error": api.ErrorBody{},
 			},
-			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid follow"), away),
+			failures: append(refusals(apierror.EInvalid, "invalid tail", "invalid follow"), atOnce("logs of apps", 100), away),
 		}},
 		{get, "/v1/functions/:id/env", workspace, ofFunction((*API).listVariables), operation{
 			id: "listFunctionEnv", tag: "Functions", summary: "List the environment variables of a function, with secret values masked",

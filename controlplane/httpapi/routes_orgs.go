@@ -43,7 +43,8 @@ func orgRoutes() []route {
 			body:       api.Invite{Email: "grace@example.com"}, status: 201, answer: exampleNewInvitation,
 			failures: append(refusals(apierror.EInvalid, "invalid email", "invalid role"),
 				apierror.Error{Code: apierror.EConflict, Message: "already a member"},
-				apierror.Error{Code: apierror.EQuota, Message: "seat limit reached: your free plan allows 3 member(s). Upgrade to invite more."}),
+				apierror.Error{Code: apierror.EQuota, Message: "seat limit reached: your free plan allows 3 member(s). Upgrade to invite more."},
+				apierror.Error{Code: apierror.ERateLimited, Message: "max invitations reached", Fields: map[string]any{"max": 1000, "active": 1000}}),
 		}},
 		{patch, "/v1/orgs/:id/members/:user", jwtOnly, (*API).patchMember, operation{
 			action: managing, id: "patchMember", tag: "Organizations", summary: "Change a member's role",

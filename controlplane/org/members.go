@@ -21,6 +21,10 @@ import (
 // invitationKept is how long an invitation can be accepted.
 const invitationKept = 7 * 24 * time.Hour
 
+// maxInvitations limits those of a workspace that are open, also where its plan has any number
+// of seats.
+const maxInvitations = 1000
+
 // The token of an invitation is binv_ and 160 random bits.
 const (
 	invitationBegin  = "binv_"
@@ -134,6 +138,9 @@ func (s *Orgs) invite(ctx context.Context, c core.Caller, row record.Invitation,
 		}
 		if err := s.hasSeat(w, len(people)+open); err != nil {
 			return err
+		}
+		if open >= maxInvitations {
+			return &apierror.Error{Code: apierror.ERateLimited, Message: "max invitations reached", Fields: map[string]any{"max": maxInvitations, "active": open}}
 		}
 		n := row
 		n.ExpiresAt = tx.Now().Add(invitationKept)

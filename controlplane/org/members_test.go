@@ -1,6 +1,7 @@
 package org_test
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -485,6 +486,27 @@ func TestTheLastUseOfAKey(t *testing.T) {
 }
 
 // The plan counts when an invitation is accepted, not only when it was made.
+// A plan without a limit of seats does not fill the store with invitations.
+func TestOpenInvitationsAreBounded(t *testing.T) {
+	r := newOrgRig(t, limits.Unlimited)
+	ann := r.login("ann")
+	r.invite(ann, "first", api.RoleMember)
+	for part := range 10 {
+		r.Update(func(tx *raftstore.Tx) error {
+			for n := range 100 {
+				name := strconv.Itoa(100*part + n)
+				raftstore.Put(tx, record.Invitations, &record.Invitation{
+					Meta: record.Meta{ID: name}, PublicID: "inv-" + name, WorkspaceID: ann.WorkspaceID, Email: name + "@example.com", Role: record.RoleMember,
+					InvitedBy: ann.UserID, ExpiresAt: r.now.Add(time.Hour),
+				})
+			}
+			return nil
+		})
+	}
+	_, err := r.Invite(t.Context(), ann, ann.WorkspaceID, api.Invite{Email: "more@example.com"}, core.Idempotency{})
+	want(t, err, apierror.ERateLimited, "max invitations reached")
+}
+
 func TestASeatIsTakenAtAcceptance(t *testing.T) {
 	r := newOrgRig(t, "free")
 	ann, bob, cid := r.login("ann"), r.login("bob"), r.login("cid")

@@ -242,8 +242,8 @@ func (s *Orgs) disown(n *record.User, used bool) {
 // the last hour, which else would begin anew in another workspace.
 func (s *Orgs) used(tx *raftstore.Tx, id string) bool {
 	now := s.core.Clock()
-	if u, ok := raftstore.Get(tx, record.Usages, record.UsageID(id, record.MonthOf(now))); ok && u.MicroUSD() > 0 {
-		return true
+	if u, ok := raftstore.Get(tx, record.Usages, record.UsageID(id, record.MonthOf(now))); ok && (u.MicroUSD() > 0 || u.CPUSeconds() > 0) {
+		return true // not all use has a price, and a month's processor time has a quota
 	}
 	// A box ends in the transaction that deletes its sandbox, so who sees no sandbox of the
 	// workspace any more sees here all of its boxes whose use may still come.

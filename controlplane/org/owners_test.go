@@ -135,6 +135,13 @@ func TestADeletedWorkspaceCountsBeforeItsUseIsWrittenDown(t *testing.T) {
 		"a box that has ended": func(_ *orgRig, tx *raftstore.Tx, id string) {
 			raftstore.Put(tx, record.EndedBoxes, &record.EndedBox{Meta: record.Meta{ID: "box"}, WorkspaceID: id, HostID: "h1", CPU: 16})
 		},
+		"processor time that has no price": func(r *orgRig, tx *raftstore.Tx, id string) {
+			month := record.MonthOf(r.now)
+			raftstore.Put(tx, record.Usages, &record.Usage{
+				Meta: record.Meta{ID: record.UsageID(id, month)}, WorkspaceID: id, Month: month,
+				Lines: []record.UsageLine{{Product: "sandbox", Resource: record.ResourceCPU, Amount: 1000}},
+			})
+		},
 		"creates of this hour": func(r *orgRig, tx *raftstore.Tx, id string) {
 			raftstore.Put(tx, record.WorkspaceCreates, &record.Creates{Meta: record.Meta{ID: id}, Seconds: limits.Hour(nil).Add(r.now, 1).Bytes()})
 		},

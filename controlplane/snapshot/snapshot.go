@@ -134,8 +134,9 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 			return flow.Done(), nil
 		}
 		c := s.Clone()
+		c.MemoryBytes, c.DiskBytes = believed(&made, s.DiskMB)
 		c.CPU, c.MemoryMB, c.DiskMB = made.CPU, made.MemoryMB, made.DiskMB
-		c.MemoryBytes, c.DiskBytes, c.PauseMS, c.Stored = made.MemoryBytes, made.DiskBytes, made.PauseMS, made.Stored
+		c.PauseMS, c.Stored = made.PauseMS, made.Stored
 		if !store {
 			c.Status = record.ResourceReady
 		}
@@ -145,6 +146,19 @@ func (f *flows) capture(ctx context.Context, run flow.Run) (flow.Commit, error) 
 		}
 		return flow.Goto(stepStore, nil), nil
 	}, nil
+}
+
+// believed returns how large a capture is, as its host says, and no more than the memory and
+// the disk of its sandbox: that is what its workspace pays for, and what its quota counts. 0:
+// the row is of an earlier version, which does not say.
+func believed(made *hostapi.Capture, mostMB int) (memory, disk int64) {
+	memory, disk = max(made.MemoryBytes, 0), max(made.DiskBytes, 0)
+	if mostMB == 0 {
+		return memory, disk
+	}
+	most := int64(mostMB) << 20
+	memory = min(memory, most)
+	return memory, min(disk, most-memory)
 }
 
 // store is the step that uploads the capture. If it fails, the snapshot is usable on

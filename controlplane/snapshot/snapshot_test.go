@@ -56,15 +56,19 @@ func newRig(t *testing.T, replicas int, fault func(*testplane.Plane, *record.Flo
 	return r
 }
 
-func (r *rig) begin() string {
+func (r *rig) begin(change ...func(*record.Snapshot)) string {
 	flowID := flow.NewID()
 	r.p.Update(func(tx *raftstore.Tx) error {
 		if _, ok := flow.Live(tx, snapshot.Resource.Subject(snapID)); ok {
 			return nil // it was written although the answer was lost
 		}
-		return snapshot.Begin(tx, flowID, &record.Snapshot{
+		row := &record.Snapshot{
 			Meta: record.Meta{ID: snapID}, WorkspaceID: "ws", Status: record.ResourceCreating, SandboxID: boxID, Template: "base", HostID: "h1",
-		}, snapshot.Create{Data: resource.Data{RequestID: "req"}, Generation: 1})
+		}
+		for _, c := range change {
+			c(row)
+		}
+		return snapshot.Begin(tx, flowID, row, snapshot.Create{Data: resource.Data{RequestID: "req"}, Generation: 1})
 	})
 	return flowID
 }
@@ -114,6 +118,17 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 	r.remove()
 	r.nothingLeft()
+}
+
+// A host could say any number, by which its workspace pays.
+func TestASnapshotIsNoLargerThanItsSandbox(t *testing.T) {
+	r := newRig(t, 1, nil)
+	if err := r.wait(r.begin(func(s *record.Snapshot) { s.DiskMB = 100 })); err != nil { // the host says 512 MiB of memory, and some disk
+		t.Fatal(err)
+	}
+	if s, _ := r.row(); s.MemoryBytes != 100<<20 || s.DiskBytes != 0 {
+		t.Errorf("%d bytes of memory, %d of disk", s.MemoryBytes, s.DiskBytes)
+	}
 }
 
 func TestWithoutAStore(t *testing.T) {

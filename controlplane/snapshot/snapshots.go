@@ -106,7 +106,7 @@ func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string,
 		row := &record.Snapshot{
 			Meta: record.Meta{ID: id}, WorkspaceID: c.WorkspaceID, Status: record.ResourceCreating, SandboxID: box.ID,
 			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, HostID: box.HostID,
-			DiskMB: box.MemoryMB + box.DiskMB, // for the quota: the most that it may become, until it is captured
+			DiskMB: box.MemoryMB + box.DiskMB, // the most that it may become, until it is captured
 		}
 		if row.EnvSealed, err = s.cfg.Sandboxes.Flows.ResealEnv(box, id); err != nil {
 			return err
