@@ -13,6 +13,8 @@ const (
 	MaxUploads   = maxUploads
 	MaxDropped   = maxDropped
 	MaxUndeleted = maxUndeleted
+
+	FunctionsAtOnce = functionsAtOnce
 )
 
 // BeginWake begins to add an instance to an app that runs.

@@ -201,7 +201,7 @@ func (k *keeper) noteLog(ctx context.Context, id string, u record.AppUpload) err
 	})
 }
 
-// functionsAtOnce limits how many functions are put to sleep at once.
+// functionsAtOnce limits how many functions of a workspace are put to sleep at once.
 const functionsAtOnce = 4 * loops.AtOnce
 
 // Logs returns the latest output of a function, including output from before it slept: the

@@ -2,12 +2,17 @@ package app_test
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/app"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
@@ -78,4 +83,58 @@ func TestAKeptLogOutlivesTheFailuresOfHosts(t *testing.T) {
 		}
 		return n == 1 && len(r.row(f.ID).Uploads) == 1
 	})
+}
+
+// However long it takes to keep the output of a workspace's functions, those of others sleep
+// meanwhile.
+func TestFunctionsOfOthersSleep(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	r := newRig(t, 1, 3, nil, func(cfg *app.Config) { cfg.FunctionIdle = new(time.Second) })
+	s, ctx := r.functions(), t.Context()
+	deploy := func(c core.Caller, name string) string {
+		f, err := s.Create(ctx, c, api.CreateFunction{Name: name, Runtime: api.RuntimePython}, noKey)
+		if err == nil {
+			_, err = s.DeployFiles(ctx, c, f.ID, hello, noKey)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.ID
+	}
+	other := deploy(stranger, "theirs")
+	r.becomes(other, record.AppHibernated)
+
+	var held atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	for _, h := range r.hosts {
+		h.SetFault(func(_ context.Context, c fakehost.Call) error {
+			if c.Op == "blob.put" && strings.HasPrefix(c.ID, "log-fn-") && !strings.HasPrefix(c.ID, "log-"+other) {
+				held.Add(1)
+				<-release
+			}
+			return nil
+		})
+	}
+	var ids []string
+	for i := range app.FunctionsAtOnce {
+		ids = append(ids, deploy(caller, fmt.Sprint("ours", i)))
+	}
+	r.await("that all run", func() bool {
+		var used []app.Activity // none sleeps before
+		for _, id := range ids {
+			used = append(used, app.Activity{AppID: id, LastRequest: time.Now()})
+		}
+		r.apps().Heard("r", used)
+		return !slices.ContainsFunc(ids, func(id string) bool { return r.row(id).Status != record.AppRunning })
+	})
+	r.await("that all are put to sleep", func() bool { return held.Load() >= app.FunctionsAtOnce })
+	if err := r.apps().Awake(ctx, other); err != nil {
+		t.Fatal(err)
+	}
+	r.becomes(other, record.AppHibernated)
+	if slices.ContainsFunc(ids, func(id string) bool { return r.row(id).Status != record.AppRunning }) {
+		t.Error("it sleeps only after some of another workspace do")
+	}
 }

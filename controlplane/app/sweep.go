@@ -22,7 +22,8 @@ func (k *keeper) sweep(ctx context.Context) {
 			continue
 		}
 		if a.Kind == record.KindFunction {
-			k.Begin(loops.Job{What: "function to sleep", ID: a.ID}, functionsAtOnce, func() { k.sleepFunction(ctx, a) })
+			// Each workspace has places of its own: the guests of one must not keep those of others awake.
+			k.Begin(loops.Job{What: "function to sleep", Host: a.WorkspaceID, ID: a.ID}, functionsAtOnce, func() { k.sleepFunction(ctx, a) })
 			continue
 		}
 		k.putToSleep(ctx, a.ID)
