@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -109,21 +110,82 @@ func (a *app) orgCreate() *cobra.Command {
 
 func (a *app) orgUse() *cobra.Command {
 	return &cobra.Command{
-		Use: "use ID", Short: "Act in another organization from now on",
+		Use: "use ORG", Short: "Act in another organization from now on",
+		Long: `Act in another organization, named by its id or its name, from now on: with your JWT. An
+API key (BERTH_TOKEN, or that of the context) acts in the workspace that it was made in,
+always, and commands about sandboxes, apps and the rest prefer it: make one there with
+"berth token create", and give it to "berth login".`,
 		Example: `  berth org use ws-q5t3nz7k`,
-		Args:    wants(1, 1, "ID"),
+		Args:    wants(1, 1, "ORG"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envJWT)
 			if err != nil {
 				return err
 			}
-			me, err := c.SetCurrentOrg(cmd.Context(), args[0])
-			if err == nil && a.json {
+			id, err := orgNamed(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			me, err := c.SetCurrentOrg(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			if a.json {
 				return a.printJSON(me)
 			}
-			return err
+			if me.CurrentOrg != nil {
+				a.note("you act in %s (%s) from now on", me.CurrentOrg.Name, me.CurrentOrg.ID)
+				a.warnOfKey(cmd.Context(), me.CurrentOrg)
+			}
+			return nil
 		},
 	}
+}
+
+// orgNamed is the id of one of the user's organizations, which is named by it or by a
+// name that no other has.
+func orgNamed(ctx context.Context, c *api.Client, name string) (string, error) {
+	me, err := c.Me(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, o := range me.Orgs {
+		if o.ID == name {
+			return name, nil
+		}
+		if o.Name == name {
+			found = append(found, o.ID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("you are a member of no organization %q: berth org ls shows yours", name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%d organizations are named %q; name one by its id: %s", len(found), name, strings.Join(found, ", "))
+}
+
+// warnOfKey says so if the API key, which most commands prefer to the JWT, is of another
+// workspace.
+func (a *app) warnOfKey(ctx context.Context, current *api.Org) {
+	from, err := a.context()
+	if err != nil || a.credential(from, []string{envToken}) == "" {
+		return
+	}
+	of := "its own workspace"
+	if c, err := a.client(envToken); err == nil {
+		if u, err := c.Usage(ctx, ""); err == nil { // that not every key may read
+			if u.WorkspaceID == current.ID {
+				return
+			}
+			of = "its own workspace, " + u.WorkspaceID
+		}
+	}
+	a.note(`warning: your API key acts in %s, always, and commands about sandboxes, apps
+and the rest use it; for one that acts here:
+  berth token create --name NAME    # then berth login with it, or export BERTH_TOKEN`, of)
 }
 
 func (a *app) orgMembers() *cobra.Command {
