@@ -129,12 +129,17 @@ func (a *app) showFunction(one *api.Function) error {
 		"last call", ago(one.LastInvokedAt), "created", one.CreatedAt.String())...)
 }
 
+// whenInForce says from when on a function has what was changed.
+const whenInForce = "in force from the next deployment (berth function deploy %s), or the next wake"
+
 func (a *app) functionSet() *cobra.Command {
 	var name string
 	var timeout span
 	cmd := &cobra.Command{
-		Use: "set FUNCTION", Short: "Change the settings of a function", Example: "  berth function set thumbnail --timeout 2m",
-		Args: wants(1, 1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
+		Use: "set FUNCTION", Short: "Change the settings of a function",
+		Long:    "Change the settings of a function. A timeout is in force from the next deployment or wake\non: what runs goes on as it is.",
+		Example: "  berth function set thumbnail --timeout 2m",
+		Args:    wants(1, 1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var in api.PatchFunction
 			if cmd.Flags().Changed("name") {
@@ -154,11 +159,14 @@ func (a *app) functionSet() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if in.TimeoutSeconds.Set {
+				a.note(whenInForce, one.Name)
+			}
 			return a.showFunction(changed)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "another name")
-	cmd.Flags().Var(&timeout, "timeout", "how long a call may take, up to 4m")
+	cmd.Flags().Var(&timeout, "timeout", "how long a call may take, up to 4m, from the next deployment or wake on")
 	return cmd
 }
 
@@ -335,7 +343,8 @@ func (a *app) functionEnv() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "env FUNCTION [NAME=VALUE…]", Short: "Set variables of a function, or list them",
 		Long: `Set variables of a function, or list them where none is given. A NAME alone takes its
-value from your environment. The next deployment or wake has them.`,
+value from your environment. They are there from the next deployment or wake on: what
+runs goes on with what it has.`,
 		Example: "  berth function env thumbnail STRIPE_KEY --secret",
 		Args:    wants(1, -1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -363,6 +372,7 @@ value from your environment. The next deployment or wake has them.`,
 			case a.json:
 				return a.printJSON(env)
 			case len(vars) > 0:
+				a.note(whenInForce, one.Name)
 				return nil
 			}
 			rows := [][]string{{"NAME", "VALUE", "SECRET", "UPDATED"}}
