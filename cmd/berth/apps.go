@@ -24,8 +24,8 @@ next request. A new deployment takes over once it answers; the one before serves
 until then.
 
 An app is named by its id, or by its name if no other has it.`,
-		a.appCreate(), a.appList(), a.appGet(), a.appURL(), a.appOpen(), a.appSet(), a.appDeploy(), a.appDeploys(), a.appCancel(), a.appRollback(),
-		a.appLogs(), a.appBuildLogs(), a.appMetrics(), a.appRequests(), a.appEnv(), a.appDomains(), a.appRemove())
+		a.appCreate(), a.appList(), a.appGet(), a.appURL(), a.appOpen(), a.appSet(), a.appDeploy(), a.deploys(deployedApps), a.cancelDeployment(deployedApps), a.rollback(deployedApps),
+		a.appLogs(), a.buildLogs(deployedApps), a.appMetrics(), a.appRequests(), a.appEnv(), a.appDomains(), a.appRemove())
 	g.Aliases = []string{"apps"}
 	return g
 }

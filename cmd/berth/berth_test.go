@@ -63,7 +63,7 @@ func TestScripts(t *testing.T) {
 				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p, guest: planeTable(filepath.Join(p.dir, "outputs"))}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
 				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
 				Templates: planeTemplates{}, Databases: &planeDatabases{plane: p}, Metrics: planeMetrics{}, Broker: planeBroker{}, Webhooks: &planeWebhooks{}, Apps: &planeApps{plane: p}, Domains: &planeDomains{plane: p},
-				Functions: &planeFunctions{}, Invoke: invokePlane,
+				Functions: &planeFunctions{dir: p.dir}, Invoke: invokePlane,
 				GitHosts: &planeGitHosts{},
 				Orgs:     (*planeIdentity)(p), Usage: planeBill{}, Billing: planeBill{}, Cluster: (*planeCluster)(p), Audit: planeAudit{}, Authenticator: p,
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
