@@ -92,8 +92,10 @@ func (a *app) began(ctx context.Context, k deployable, c *api.Client, one deploy
 // followDeployment shows the log of a deployment on stderr until it has ended. Only what
 // came of it is for stdout.
 func (a *app) followDeployment(ctx context.Context, k deployable, c *api.Client, one deployed, d *api.Deployment) error {
+	last := ""
 	end, err := k.follow(c, ctx, one.id, d.ID, func(_ string, l api.LogLine) error {
 		a.note("%s", l.Line)
+		last = l.Line
 		return nil
 	})
 	if ctx.Err() != nil {
@@ -109,7 +111,11 @@ func (a *app) followDeployment(ctx context.Context, k deployable, c *api.Client,
 		}
 	}
 	if end.Status != api.DeploymentLive {
-		return fmt.Errorf("the deployment has %s%s", end.Status, orNothing(": ", end.Error))
+		why := end.Error
+		if !a.json && strings.HasSuffix(last, why) { // all of it was shown
+			why = gist(why)
+		}
+		return fmt.Errorf("the deployment has %s%s", end.Status, orNothing(": ", why))
 	}
 	if a.json {
 		return nil
@@ -304,7 +310,7 @@ func (a *app) buildLogs(k deployable) *cobra.Command {
 			}
 			end, err := k.follow(c, cmd.Context(), one.id, id, a.printLogLine)
 			if err == nil {
-				a.note("%s is %s%s", end.ID, end.Status, orNothing(": ", end.Error))
+				a.note("%s is %s%s", end.ID, end.Status, orNothing(": ", gist(end.Error)))
 			}
 			return err
 		},

@@ -286,6 +286,26 @@ func TestACallTellsOfAFailedDeployment(t *testing.T) {
 	}
 }
 
+// A handler that will never be loaded is not loaded again and again.
+func TestAHandlerThatCannotBeLoadedIsTriedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, awake)
+	f := r.function("thumbs")
+	r.guests.set(func(g *guests) {
+		g.port, g.status = 1, func(st *appapi.RunStatus) {
+			st.State, st.Starts, st.ExitCode, st.Listening = appapi.StateExited, 1, new(78), nil
+			st.LastLines = []string{"    def handler(:", "SyntaxError: invalid syntax"}
+		}
+	})
+	d, err := r.functions().DeployFiles(t.Context(), caller, f.ID, hello, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := r.ends(d.ID, record.DeploymentFailed); d.Error != "the handler of the function cannot be loaded; it wrote last:\n    def handler(:\nSyntaxError: invalid syntax" {
+		t.Errorf("%q", d.Error)
+	}
+}
+
 func TestCodeIsDeployedOnceForAKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, nil, awake)
