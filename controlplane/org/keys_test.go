@@ -3,6 +3,7 @@ package org_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,34 @@ func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
 		}
 		if others := names("ws-other"); len(others) != made {
 			t.Errorf("tier %q: another workspace has lost %d keys", tier, made-len(others))
+		}
+	}
+}
+
+// A key for an app that the workspace has not, maybe for its name, could do nothing.
+func TestAKeyIsForAnAppOfItsWorkspace(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-mine"}, WorkspaceID: ann.WorkspaceID, Name: "shop", Status: record.AppCreated})
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-theirs"}, WorkspaceID: "ws-other", Name: "shop", Status: record.AppCreated})
+		return nil
+	})
+	for scope, ok := range map[string]bool{"app:app-mine": true, "app:shop": false, "app:app-theirs": false} {
+		in := api.CreateToken{Name: "ci", Scopes: []string{"volumes", scope}}
+		_, err := r.CreateToken(t.Context(), ann, in, core.Idempotency{})
+		_, err2 := r.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, in, core.Idempotency{})
+		for _, err := range []error{err, err2} {
+			if ok {
+				if err != nil {
+					t.Errorf("%s: %v", scope, err)
+				}
+				continue
+			}
+			want(t, err, apierror.EInvalid, "invalid scopes")
+			if detail := apierror.As(err).Detail; !strings.HasPrefix(detail, scope+": want app: and the id") {
+				t.Errorf("detail %q", detail)
+			}
 		}
 	}
 }
