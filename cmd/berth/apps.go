@@ -409,6 +409,15 @@ func (e *noAppError) Error() string {
 	return fmt.Sprintf("there is no app %q: berth app ls shows those that there are", e.name)
 }
 
+// unlisted explains why a name could not be looked up with a key that may list nothing: one
+// for a single app.
+func unlisted(err error, what, id string) error {
+	if api.StatusOf(err) != http.StatusForbidden {
+		return err
+	}
+	return fmt.Errorf("this key may not list %s, so it finds none by its name: give the id, %s", what, id)
+}
+
 // findApp finds an app by its id, or by a name that it alone has.
 func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) {
 	if strings.HasPrefix(name, "app-") {
@@ -419,7 +428,7 @@ func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) 
 	var found []api.App
 	for one, err := range c.Apps(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, unlisted(err, "apps", "app-…")
 		}
 		if one.Name == name {
 			found = append(found, one)

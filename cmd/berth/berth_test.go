@@ -158,6 +158,8 @@ func (p *plane) Authenticate(r *http.Request) (core.Caller, error) {
 		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer brt_tenant":
 		return core.Caller{WorkspaceID: "ws"}, nil
+	case "Bearer brt_one":
+		return core.Caller{WorkspaceID: "ws", KeyID: "one", Scopes: []string{"app:app-1"}}, nil
 	case "Bearer brt_ada":
 		return core.Caller{WorkspaceID: planeOrg.ID}, nil
 	case "Bearer jwt":

@@ -420,7 +420,7 @@ func findFunction(ctx context.Context, c *api.Client, name string) (*api.Functio
 	}
 	for one, err := range c.Functions(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, unlisted(err, "functions", "fn-…")
 		}
 		if one.Name == name {
 			return &one, nil
