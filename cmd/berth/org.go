@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -222,7 +223,7 @@ func (a *app) orgInvite() *cobra.Command {
 		if a.json {
 			return a.printJSON(i)
 		}
-		a.note("valid until %s; to accept it: berth org accept TOKEN, with the link's last part", i.ExpiresAt)
+		a.note("valid until %s; to accept it, signed in with a JWT of that address: berth org accept LINK", i.ExpiresAt)
 		fmt.Fprintln(a.stdout, i.Link)
 		return nil
 	})
@@ -260,15 +261,15 @@ func (a *app) orgInvitations() *cobra.Command {
 
 func (a *app) orgAccept() *cobra.Command {
 	return &cobra.Command{
-		Use: "accept TOKEN", Short: "Accept an invitation: the last part of its link",
-		Example: `  berth org accept binv_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk`,
-		Args:    wants(1, 1, "TOKEN"),
+		Use: "accept LINK", Short: "Accept an invitation, by its link or the link's last part",
+		Example: `  berth org accept https://berth.example.com/v1/invitations/binv_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk`,
+		Args:    wants(1, 1, "LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envJWT)
 			if err != nil {
 				return err
 			}
-			o, err := c.AcceptInvitation(cmd.Context(), args[0])
+			o, err := c.AcceptInvitation(cmd.Context(), path.Base(args[0]))
 			if err != nil {
 				return err
 			}

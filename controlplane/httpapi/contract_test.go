@@ -258,6 +258,14 @@ func TestRouting(t *testing.T) {
 	}
 }
 
+// The link of an invitation tells who opens it in a browser what to do with it.
+func TestALinkThatIsOpenedTellsHowToAccept(t *testing.T) {
+	w := newRig(t).call("GET", "/v1/invitations/binv_t", "", "")
+	if e := errorOf(t, w); w.Code != 405 || !strings.HasSuffix(e.Detail, ": berth org accept LINK") {
+		t.Errorf("%d %+v", w.Code, e)
+	}
+}
+
 func TestHeadIsGetWithoutABody(t *testing.T) {
 	r := newRig(t)
 	r.sandboxes.get = func(context.Context, core.Caller, string) (api.Sandbox, error) { return testSandbox(), nil }

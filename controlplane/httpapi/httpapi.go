@@ -263,6 +263,9 @@ func (a *API) refuseMethod(c *gin.Context) error {
 	if methods := a.allow[c.Request.URL.EscapedPath()]; methods != "" {
 		c.Header("Allow", methods)
 	}
+	if strings.HasPrefix(c.Request.URL.Path, "/v1/invitations/") { // who was sent the link may open it in a browser
+		return errMethodNotAllowed.With("the person who is invited accepts by a POST with a JWT: berth org accept LINK", nil)
+	}
 	return errMethodNotAllowed
 }
 
