@@ -250,7 +250,11 @@ func (a *app) hint(err error) string {
 	var refused *api.Error
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
-		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? make up starts a local stack"
+		urls := a.baseURLs()
+		if len(urls) == 0 { // a login makes the context that is named
+			urls = a.givenURLs()
+		}
+		return "is Berth running at " + strings.Join(urls, ", ") + "? make up starts a local stack"
 	case errors.As(err, &unknown):
 		return "for a certificate of an authority of your own, SSL_CERT_FILE names the authority's file"
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
