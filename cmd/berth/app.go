@@ -37,7 +37,8 @@ type app struct {
 	json        bool
 	urls        []string
 	contextFlag string
-	failure     int // exit code of a failure of this command
+	failure     int  // exit code of a failure of this command
+	operator    bool // the last client has the operator's credential
 }
 
 // The variables that hold credentials, each with what it is for.
@@ -81,6 +82,7 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	c.UserAgent, c.Patience = "berth/"+version, electionTime
+	a.operator = slices.Contains(credentials, envAdmin)
 	return c, nil
 }
 
@@ -262,7 +264,11 @@ func (a *app) hint(err error) string {
 	case errors.As(err, &refused) && refused.Message == noSource:
 		return "give a folder: berth app deploy APP --dir ."
 	case api.StatusOf(err) == 401:
-		return "the service does not accept this credential: sign in with another (berth login); a local stack creates new ones whenever it starts: " + loadSettings
+		login := "berth login"
+		if a.operator {
+			login += " --operator"
+		}
+		return "the service does not accept this credential: it is wrong, expired or revoked; sign in with another (" + login + "); a local stack creates new ones whenever it starts: " + loadSettings
 	case errors.As(err, &refused) && refused.Message == diskFull:
 		return "the sandbox's own disk is full: delete files in it; its size is the template's disk_mb"
 	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:
