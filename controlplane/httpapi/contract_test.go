@@ -74,6 +74,10 @@ func TestErrors(t *testing.T) {
 					t.Errorf("%s is %q, want %q", k, got, v)
 				}
 			}
+			// What an operator has not set up is no failure of the service.
+			if logged := strings.Contains(r.log.String(), `"level":"ERROR"`); logged != (c.status >= 500 && c.status != 501) {
+				t.Errorf("logged as an error: %t", logged)
+			}
 			if c.header["Retry-After"] == "" && w.Header().Get("Retry-After") != "" {
 				t.Errorf("a Retry-After that the error does not ask for")
 			}
