@@ -243,6 +243,8 @@ const (
 	// hosts that are full.
 	diskFull = "no space left on device"
 	noSource = "no source uploaded yet"
+
+	unknownEvent = "unknown event type"
 )
 
 // hint returns what to do about an error, if that is known.
@@ -263,6 +265,8 @@ func (a *app) hint(err error) string {
 		return "the service at this address has no TLS: use http://"
 	case errors.As(err, &refused) && refused.Message == noSource:
 		return "give a folder: berth app deploy APP --dir ."
+	case errors.As(err, &refused) && refused.Message == unknownEvent:
+		return "those that there are: berth webhook events"
 	case api.StatusOf(err) == 401:
 		login := "berth login"
 		if a.operator {
