@@ -87,6 +87,15 @@ func (a *app) appCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for other, err := range c.Apps(cmd.Context()) {
+				if err != nil {
+					break // the create says more
+				}
+				if other.Name == name {
+					a.note("warning: %s is named %s too: from now on, commands tell them apart only by their ids", other.ID, name)
+					break
+				}
+			}
 			made, err := c.CreateApp(cmd.Context(), s.create(cmd, name, vars), "berth-"+rand.Text())
 			if err != nil {
 				return err
