@@ -163,13 +163,27 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 func wants(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least {
-			return usage(cmd, "%s is missing", what)
+			return usage(cmd, "%s missing", isMissing(what, len(args), least))
 		}
 		if most >= 0 && len(args) > most {
 			return usage(cmd, "unexpected argument %q", args[most])
 		}
 		return nil
 	}
+}
+
+// isMissing names those of the arguments that were not given, with the verb.
+func isMissing(what string, given, least int) string {
+	names := strings.FieldsFunc(strings.ReplaceAll(what, " and ", " "), func(r rune) bool { return r == ' ' || r == ',' })
+	if len(names) != least { // not a list of them
+		return what + " is"
+	}
+	names = names[given:]
+	last := len(names) - 1
+	if last == 0 {
+		return names[0] + " is"
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last] + " are"
 }
 
 // report prints an error to stderr and returns the exit code.

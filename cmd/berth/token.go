@@ -129,6 +129,9 @@ func (a *app) tokenList() *cobra.Command {
 				expires := ""
 				if t.ExpiresAt != nil {
 					expires = t.ExpiresAt.String()
+					if t.ExpiresAt.Before(time.Now()) {
+						expires += " (expired)"
+					}
 				}
 				used := "-"
 				if t.LastUsedAt != nil {

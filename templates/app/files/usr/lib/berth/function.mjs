@@ -70,7 +70,7 @@ function answerOf(result) {
   } catch (e) {
     throw new Nonsense(`the answer is no JSON: ${e.message}`);
   }
-  if (text === undefined) throw new Nonsense(`the answer is a ${typeof result}`);
+  if (text === undefined) throw new Nonsense(`the answer, of type ${typeof result}, is no JSON`);
   if (text.length > MAX_BODY) throw new Nonsense(`the answer has more than ${MAX_BODY} bytes: stream it, by a Response`);
   return new Response(text, { headers: { 'content-type': 'application/json' } });
 }

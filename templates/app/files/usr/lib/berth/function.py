@@ -156,7 +156,7 @@ def answer_of(result):
         try:
             kind, body = "application/json", json.dumps(result, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as e:
-            raise Nonsense(f"the answer is a {type(result).__name__} that is no JSON: {e}") from None
+            raise Nonsense(f"the answer, of type {type(result).__name__}, is no JSON: {e}") from None
     if isinstance(body, bytes) and len(body) > MAX_BODY:
         raise Nonsense(f"the answer has {len(body)} bytes, at most {MAX_BODY}: stream it, by an iterator")
     if kind and not any(name.lower() == "content-type" for name, _ in headers):
