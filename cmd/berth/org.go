@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +17,7 @@ import (
 func (a *app) org() *cobra.Command {
 	g := group("org", "Organizations and their people",
 		"An organization is a workspace: what owns sandboxes, databases and keys. Its members\nmay do what their roles say. These commands need BERTH_JWT; those about people act in\nthe current organization, or in that of --org.",
-		a.orgList(), a.orgCreate(), a.orgUse(), a.orgMembers(), a.orgInvite(), a.orgInvitations(), a.orgAccept(), a.orgRole(), a.orgRemove(), a.orgDelete())
+		a.orgList(), a.orgCreate(), a.orgUse(), a.orgLimits(), a.orgMembers(), a.orgInvite(), a.orgInvitations(), a.orgAccept(), a.orgRole(), a.orgRemove(), a.orgDelete())
 	g.Aliases = []string{"orgs"}
 	return g
 }
@@ -187,6 +190,53 @@ func (a *app) warnOfKey(ctx context.Context, current *api.Org) {
 	a.note(`warning: your API key acts in %s, always, and commands about sandboxes, apps
 and the rest use it; for one that acts here:
   berth token create --name NAME    # then berth login with it, or export BERTH_TOKEN`, of)
+}
+
+func (a *app) orgLimits() *cobra.Command {
+	return a.inOrg(&cobra.Command{
+		Use: "limits", Short: "Show the limits of an organization, and what it uses of them", Example: `  berth org limits`, Args: wants(0, 0, ""),
+	}, func(ctx context.Context, c *api.Client, org string, _ []string) error {
+		o, err := c.GetOrg(ctx, org)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(o)
+		}
+		most, err := numbers(o.Limits)
+		if err != nil {
+			return err
+		}
+		used, err := numbers(o.Usage)
+		if err != nil {
+			return err
+		}
+		rows := [][]string{{"LIMIT", "USED", "AT MOST"}}
+		all := maps.Clone(used)
+		maps.Copy(all, most)
+		for _, name := range sortedKeys(all) {
+			row := []string{name, "-", "-"}
+			if n, ok := used[name]; ok {
+				row[1] = strconv.Itoa(n)
+			}
+			if n, ok := most[name]; ok && n >= 0 {
+				row[2] = strconv.Itoa(n)
+			}
+			rows = append(rows, row)
+		}
+		a.note("%s (%s), tier %s", o.Name, o.ID, o.Tier)
+		return a.table(rows)
+	})
+}
+
+// numbers are the fields of limits or of usage by their names.
+func numbers(of any) (map[string]int, error) {
+	raw, err := json.Marshal(of)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	return out, json.Unmarshal(raw, &out)
 }
 
 func (a *app) orgMembers() *cobra.Command {

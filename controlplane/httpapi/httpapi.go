@@ -40,7 +40,7 @@ type Orgs interface {
 	NotSuspended(c core.Caller, i core.Idempotency) error
 	ListOrgs(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Org, next string, err error)
 	CreateOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i core.Idempotency) (api.Org, error)
-	GetOrg(ctx context.Context, c core.Caller, id string) (api.Org, error)
+	GetOrg(ctx context.Context, c core.Caller, id string) (api.OrgDetails, error)
 	PatchOrg(ctx context.Context, c core.Caller, id string, in api.PatchOrg) (api.Org, error)
 	DeleteOrg(ctx context.Context, c core.Caller, id string) error
 	ListMembers(ctx context.Context, c core.Caller, orgID string, o core.ListOptions) (page []api.Member, next string, err error)

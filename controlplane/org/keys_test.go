@@ -10,6 +10,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
@@ -55,6 +56,28 @@ func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
 		if others := names("ws-other"); len(others) != made {
 			t.Errorf("tier %q: another workspace has lost %d keys", tier, made-len(others))
 		}
+	}
+}
+
+// Any member sees the limits of a workspace, and what it has of them.
+func TestMembersSeeTheLimitsOfAWorkspace(t *testing.T) {
+	r := newOrgRig(t, "free")
+	ann := r.login("ann")
+	vera := r.join(ann, "vera", api.RoleViewer)
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-1"}, WorkspaceID: ann.WorkspaceID, Name: "shop", Status: record.AppCreated})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, WorkspaceID: ann.WorkspaceID, Name: "data", HostID: "h1", SizeMB: 64, Status: record.ResourceReady})
+		return nil
+	})
+	if _, err := r.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.GetOrg(t.Context(), vera, ann.WorkspaceID)
+	if err != nil || out.Tier != "free" || out.Role != api.RoleViewer || out.Limits.Apps == nil || *out.Limits.Apps != 3 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if want := (api.WorkspaceUsage{Members: 2, Apps: 1, Keys: 1, VolumeMB: 64, DiskMB: 64}); out.Usage != want {
+		t.Errorf("%+v, want %+v", out.Usage, want)
 	}
 }
 
