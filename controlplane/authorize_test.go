@@ -448,9 +448,9 @@ func TestThatAWorkspaceIsSuspendedComesFirst(t *testing.T) {
 		seen++
 		for _, body := range []string{`{"`, `{}`, `{"name":7,"template":"none","size":"2g"}`} {
 			rt.body = body
-			w.want("a key", rt, key, 403, "account suspended", "")
+			w.want("a key", rt, key, 403, "account suspended", core.ErrSuspended.Detail)
 		}
-		w.want("a viewer", rt, viewer, 403, "account suspended", "")
+		w.want("a viewer", rt, viewer, 403, "account suspended", core.ErrSuspended.Detail)
 	}
 	if seen < 16 {
 		t.Errorf("only %d routes create", seen)

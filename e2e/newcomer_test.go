@@ -205,7 +205,7 @@ func TestDevEnv(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"BERTH_URL", "BERTH_URLS", "BERTH_TOKEN", "BERTH_JWT", "BERTH_ADMIN_TOKEN", "BERTH_PREVIEW_SUFFIX", "BERTH_APP_SUFFIX",
+	want := []string{"BERTH_URL", "BERTH_URLS", "BERTH_TOKEN", "BERTH_JWT", "BERTH_JWT_HS256_KEY", "BERTH_ADMIN_TOKEN", "BERTH_PREVIEW_SUFFIX", "BERTH_APP_SUFFIX",
 		"BERTH_DB_DOMAIN", "BERTH_DB_ADDR", "BERTH_DB_ADDRS", "BERTH_DB_CA", "BERTH_DOMAIN_ADDR", "BERTH_DOMAIN_CA"}
 	if !slices.Equal(names, want) {
 		t.Errorf("it assigns %v, want %v", names, want)

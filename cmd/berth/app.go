@@ -37,7 +37,8 @@ type app struct {
 	json        bool
 	urls        []string
 	contextFlag string
-	failure     int // exit code of a failure of this command
+	failure     int  // exit code of a failure of this command
+	operator    bool // the last client has the operator's credential
 }
 
 // The variables that hold credentials, each with what it is for.
@@ -81,6 +82,7 @@ func (a *app) client(credentials ...string) (*api.Client, error) {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	c.UserAgent, c.Patience = "berth/"+version, electionTime
+	a.operator = slices.Contains(credentials, envAdmin)
 	return c, nil
 }
 
@@ -161,13 +163,27 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 func wants(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least {
-			return usage(cmd, "%s is missing", what)
+			return usage(cmd, "%s missing", isMissing(what, len(args), least))
 		}
 		if most >= 0 && len(args) > most {
 			return usage(cmd, "unexpected argument %q", args[most])
 		}
 		return nil
 	}
+}
+
+// isMissing names those of the arguments that were not given, with the verb.
+func isMissing(what string, given, least int) string {
+	names := strings.FieldsFunc(strings.ReplaceAll(what, " and ", " "), func(r rune) bool { return r == ' ' || r == ',' })
+	if len(names) != least { // not a list of them
+		return what + " is"
+	}
+	names = names[given:]
+	last := len(names) - 1
+	if last == 0 {
+		return names[0] + " is"
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last] + " are"
 }
 
 // report prints an error to stderr and returns the exit code.
@@ -241,6 +257,8 @@ const (
 	// hosts that are full.
 	diskFull = "no space left on device"
 	noSource = "no source uploaded yet"
+
+	unknownEvent = "unknown event type"
 )
 
 // hint returns what to do about an error, if that is known.
@@ -250,15 +268,25 @@ func (a *app) hint(err error) string {
 	var refused *api.Error
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
-		return "is Berth running at " + strings.Join(a.baseURLs(), ", ") + "? make up starts a local stack"
+		urls := a.baseURLs()
+		if len(urls) == 0 { // a login makes the context that is named
+			urls = a.givenURLs()
+		}
+		return "is Berth running at " + strings.Join(urls, ", ") + "? make up starts a local stack"
 	case errors.As(err, &unknown):
 		return "for a certificate of an authority of your own, SSL_CERT_FILE names the authority's file"
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return "the service at this address has no TLS: use http://"
 	case errors.As(err, &refused) && refused.Message == noSource:
 		return "give a folder: berth app deploy APP --dir ."
+	case errors.As(err, &refused) && refused.Message == unknownEvent:
+		return "those that there are: berth webhook events"
 	case api.StatusOf(err) == 401:
-		return "the service does not accept this credential: sign in with another (berth login); a local stack creates new ones whenever it starts: " + loadSettings
+		login := "berth login"
+		if a.operator {
+			login += " --operator"
+		}
+		return "the service does not accept this credential: it is wrong, expired or revoked; sign in with another (" + login + "); a local stack creates new ones whenever it starts: " + loadSettings
 	case errors.As(err, &refused) && refused.Message == diskFull:
 		return "the sandbox's own disk is full: delete files in it; its size is the template's disk_mb"
 	case api.StatusOf(err) == 502 || api.StatusOf(err) == 507:

@@ -24,8 +24,8 @@ next request. A new deployment takes over once it answers; the one before serves
 until then.
 
 An app is named by its id, or by its name if no other has it.`,
-		a.appCreate(), a.appList(), a.appGet(), a.appURL(), a.appOpen(), a.appSet(), a.appDeploy(), a.appDeploys(), a.appCancel(), a.appRollback(),
-		a.appLogs(), a.appBuildLogs(), a.appMetrics(), a.appRequests(), a.appEnv(), a.appDomains(), a.appRemove())
+		a.appCreate(), a.appList(), a.appGet(), a.appURL(), a.appOpen(), a.appSet(), a.appDeploy(), a.deploys(deployedApps), a.cancelDeployment(deployedApps), a.rollback(deployedApps),
+		a.appLogs(), a.buildLogs(deployedApps), a.appMetrics(), a.appRequests(), a.appEnv(), a.appDomains(), a.appRemove())
 	g.Aliases = []string{"apps"}
 	return g
 }
@@ -86,6 +86,15 @@ func (a *app) appCreate() *cobra.Command {
 			c, err := a.client(envToken, envJWT)
 			if err != nil {
 				return err
+			}
+			for other, err := range c.Apps(cmd.Context()) {
+				if err != nil {
+					break // the create says more
+				}
+				if other.Name == name {
+					a.note("warning: %s is named %s too: from now on, commands tell them apart only by their ids", other.ID, name)
+					break
+				}
 			}
 			made, err := c.CreateApp(cmd.Context(), s.create(cmd, name, vars), "berth-"+rand.Text())
 			if err != nil {
@@ -409,6 +418,15 @@ func (e *noAppError) Error() string {
 	return fmt.Sprintf("there is no app %q: berth app ls shows those that there are", e.name)
 }
 
+// unlisted explains why a name could not be looked up with a key that may list nothing: one
+// for a single app.
+func unlisted(err error, what, id string) error {
+	if api.StatusOf(err) != http.StatusForbidden {
+		return err
+	}
+	return fmt.Errorf("this key may not list %s, so it finds none by its name: give the id, %s", what, id)
+}
+
 // findApp finds an app by its id, or by a name that it alone has.
 func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) {
 	if strings.HasPrefix(name, "app-") {
@@ -419,7 +437,7 @@ func findApp(ctx context.Context, c *api.Client, name string) (*api.App, error) 
 	var found []api.App
 	for one, err := range c.Apps(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, unlisted(err, "apps", "app-…")
 		}
 		if one.Name == name {
 			found = append(found, one)

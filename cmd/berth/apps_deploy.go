@@ -73,14 +73,14 @@ func (a *app) deploy(ctx context.Context, c *api.Client, one *api.App, in api.Cr
 	if err != nil {
 		return err
 	}
-	return a.began(ctx, c, one, d, detach)
+	return a.began(ctx, deployedApps, c, deployedApp(one), d, detach)
 }
 
 // began follows a deployment, unless it is left alone.
-func (a *app) began(ctx context.Context, c *api.Client, one *api.App, d *api.Deployment, detach bool) error {
+func (a *app) began(ctx context.Context, k deployable, c *api.Client, one deployed, d *api.Deployment, detach bool) error {
 	if !detach {
-		a.note("deployment %s of %s", d.ID, one.Name)
-		return a.followDeployment(ctx, c, one, d)
+		a.note("deployment %s of %s", d.ID, one.name)
+		return a.followDeployment(ctx, k, c, one, d)
 	}
 	if a.json {
 		return a.printJSON(d)
@@ -91,13 +91,15 @@ func (a *app) began(ctx context.Context, c *api.Client, one *api.App, d *api.Dep
 
 // followDeployment shows the log of a deployment on stderr until it has ended. Only what
 // came of it is for stdout.
-func (a *app) followDeployment(ctx context.Context, c *api.Client, one *api.App, d *api.Deployment) error {
-	end, err := c.FollowDeployment(ctx, one.ID, d.ID, func(_ string, l api.LogLine) error {
+func (a *app) followDeployment(ctx context.Context, k deployable, c *api.Client, one deployed, d *api.Deployment) error {
+	last := ""
+	end, err := k.follow(c, ctx, one.id, d.ID, func(_ string, l api.LogLine) error {
 		a.note("%s", l.Line)
+		last = l.Line
 		return nil
 	})
 	if ctx.Err() != nil {
-		a.note("the deployment goes on\n  its log:   berth app build-logs %s %s\n  cancel it: berth app cancel %s %s", one.ID, d.ID, one.ID, d.ID)
+		a.note("the deployment goes on\n  its log:   berth %[1]s build-logs %[2]s %[3]s\n  cancel it: berth %[1]s cancel %[2]s %[3]s", k.noun, one.id, d.ID)
 		return errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
@@ -109,34 +111,77 @@ func (a *app) followDeployment(ctx context.Context, c *api.Client, one *api.App,
 		}
 	}
 	if end.Status != api.DeploymentLive {
-		return fmt.Errorf("the deployment has %s%s", end.Status, orNothing(": ", end.Error))
+		why := end.Error
+		if !a.json && strings.HasSuffix(last, why) { // all of it was shown
+			why = gist(why)
+		}
+		return fmt.Errorf("the deployment has %s%s", end.Status, orNothing(": ", why))
 	}
 	if a.json {
 		return nil
 	}
+	after := ""
 	if end.FinishedAt != nil {
-		a.note("live after %s", end.FinishedAt.Sub(end.CreatedAt.Time).Round(100*time.Millisecond))
+		after = " after " + end.FinishedAt.Sub(end.CreatedAt.Time).Round(100*time.Millisecond).String()
 	}
-	fmt.Fprintln(a.stdout, one.URL)
+	if one.url == "" {
+		a.note("live%s; call it: berth %s invoke %s", after, k.noun, one.name)
+		return nil
+	}
+	a.note("live%s", after)
+	fmt.Fprintln(a.stdout, one.url)
 	return nil
 }
 
-func (a *app) appDeploys() *cobra.Command {
+// deployable is a kind of what has deployments.
+type deployable struct {
+	noun string // also that of its commands
+	find func(a *app, ctx context.Context, name string) (*api.Client, deployed, error)
+
+	complete func(a *app) cobra.CompletionFunc
+	list     func(c *api.Client, ctx context.Context, id string, p api.Page) ([]api.Deployment, string, error)
+	follow   func(c *api.Client, ctx context.Context, id, deploymentID string, line func(string, api.LogLine) error) (*api.Deployment, error)
+	cancel   func(c *api.Client, ctx context.Context, id, deploymentID string) (*api.Deployment, error)
+	rollBack func(c *api.Client, ctx context.Context, id string, in api.RollBackApp) (*api.Deployment, error)
+}
+
+// deployed is an app or a function.
+type deployed struct{ id, name, url string }
+
+func deployedApp(one *api.App) deployed { return deployed{one.ID, one.Name, one.URL} }
+
+var deployedApps = deployable{
+	noun: "app",
+	find: func(a *app, ctx context.Context, name string) (*api.Client, deployed, error) {
+		c, one, err := a.theApp(ctx, name)
+		if err != nil {
+			return nil, deployed{}, err
+		}
+		return c, deployedApp(one), nil
+	},
+	complete: func(a *app) cobra.CompletionFunc { return a.completeApps },
+	list:     (*api.Client).ListDeployments, follow: (*api.Client).FollowDeployment, cancel: (*api.Client).CancelDeployment,
+	rollBack: func(c *api.Client, ctx context.Context, id string, in api.RollBackApp) (*api.Deployment, error) {
+		return c.RollBackApp(ctx, id, in, "berth-"+rand.Text())
+	},
+}
+
+// arg is what stands for one in the usage of a command.
+func (k deployable) arg() string { return strings.ToUpper(k.noun) }
+
+func (a *app) deploys(k deployable) *cobra.Command {
 	return &cobra.Command{
-		Use: "deploys APP", Aliases: []string{"deployments"}, Short: "List the deployments of an app, newest first",
-		Example: `  berth app deploys shop --json | jq -r '.[] | select(.current) | .git_commit'`,
-		Args:    wants(1, 1, "APP"), ValidArgsFunction: a.completeApps,
+		Use: "deploys " + k.arg(), Aliases: []string{"deployments"}, Short: "List its deployments, newest first",
+		Example: "  berth " + k.noun + " deploys shop --json | jq -r '.[] | select(.current) | .id'",
+		Args:    wants(1, 1, k.arg()), ValidArgsFunction: k.complete(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, one, err := a.theApp(cmd.Context(), args[0])
+			c, one, err := k.find(a, cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			all := []api.Deployment{}
-			for d, err := range c.Deployments(cmd.Context(), one.ID) {
-				if err != nil {
-					return err
-				}
-				all = append(all, d)
+			all, err := everyPage(func(p api.Page) ([]api.Deployment, string, error) { return k.list(c, cmd.Context(), one.id, p) })
+			if err != nil {
+				return err
 			}
 			if a.json {
 				return a.printJSON(all)
@@ -151,12 +196,21 @@ func (a *app) appDeploys() *cobra.Command {
 				if d.Error != "" {
 					what = d.Error
 				}
-				what, _, _ = strings.Cut(what, "\n")
-				rows = append(rows, []string{current, d.ID, string(d.Status), string(d.Trigger), sourceName(d), age(d.CreatedAt.Time), orDash(what)})
+				rows = append(rows, []string{current, d.ID, string(d.Status), string(d.Trigger), sourceName(d), age(d.CreatedAt.Time), orDash(gist(what))})
 			}
 			return a.table(rows)
 		},
 	}
+}
+
+// gist is a text of several lines in one: the first, and the last where the first only
+// announces the others.
+func gist(text string) string {
+	first, rest, _ := strings.Cut(text, "\n")
+	if rest == "" || !strings.HasSuffix(first, ":") {
+		return first
+	}
+	return first + " … " + strings.TrimSpace(rest[strings.LastIndex(rest, "\n")+1:])
 }
 
 // shownCommit is how much of a commit's name people read.
@@ -172,20 +226,20 @@ func sourceName(d api.Deployment) string {
 	return orDash(d.GitRef)
 }
 
-func (a *app) appCancel() *cobra.Command {
+func (a *app) cancelDeployment(k deployable) *cobra.Command {
 	return &cobra.Command{
-		Use: "cancel APP [DEPLOYMENT]", Short: "Cancel a deployment that has not ended, by default the latest",
-		Args: wants(1, 2, "APP"), ValidArgsFunction: a.completeApps,
+		Use: "cancel " + k.arg() + " [DEPLOYMENT]", Short: "Cancel a deployment that has not ended, by default the latest",
+		Args: wants(1, 2, k.arg()), ValidArgsFunction: k.complete(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, one, err := a.theApp(cmd.Context(), args[0])
+			c, one, err := k.find(a, cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			id, err := deploymentOf(cmd.Context(), c, one, args[1:])
+			id, err := k.named(cmd.Context(), c, one, args[1:])
 			if err != nil {
 				return err
 			}
-			d, err := c.CancelDeployment(cmd.Context(), one.ID, id)
+			d, err := k.cancel(c, cmd.Context(), one.id, id)
 			if err != nil {
 				return err
 			}
@@ -198,27 +252,31 @@ func (a *app) appCancel() *cobra.Command {
 	}
 }
 
-// deploymentOf is the deployment that was named, or else the latest.
-func deploymentOf(ctx context.Context, c *api.Client, one *api.App, named []string) (string, error) {
+// named is the deployment that was named, or else the latest.
+func (k deployable) named(ctx context.Context, c *api.Client, one deployed, named []string) (string, error) {
 	if len(named) > 0 {
 		return named[0], nil
 	}
-	for d, err := range c.Deployments(ctx, one.ID) {
-		return d.ID, err
+	newest, _, err := k.list(c, ctx, one.id, api.Page{Limit: 1})
+	if err != nil {
+		return "", err
 	}
-	return "", fmt.Errorf("%s was never deployed", one.Name)
+	if len(newest) == 0 {
+		return "", fmt.Errorf("%s was never deployed", one.name)
+	}
+	return newest[0].ID, nil
 }
 
-func (a *app) appRollback() *cobra.Command {
+func (a *app) rollback(k deployable) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "rollback APP [DEPLOYMENT]",
+		Use:   "rollback " + k.arg() + " [DEPLOYMENT]",
 		Short: "Roll back to an earlier deployment, by default the one before",
-		Example: `  berth app rollback shop
-  berth app rollback shop dep-z2q4m6w2k4t6r2p7j5dc`,
-		Args: wants(1, 2, "APP"), ValidArgsFunction: a.completeApps,
+		Example: fmt.Sprintf(`  berth %[1]s rollback shop
+  berth %[1]s rollback shop dep-z2q4m6w2k4t6r2p7j5dc`, k.noun),
+		Args: wants(1, 2, k.arg()), ValidArgsFunction: k.complete(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, one, err := a.theApp(cmd.Context(), args[0])
+			c, one, err := k.find(a, cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -226,33 +284,33 @@ func (a *app) appRollback() *cobra.Command {
 			if len(args) == 2 {
 				in.DeploymentID = args[1]
 			}
-			d, err := c.RollBackApp(cmd.Context(), one.ID, in, "berth-"+rand.Text())
+			d, err := k.rollBack(c, cmd.Context(), one.id, in)
 			if err != nil {
 				return err
 			}
-			return a.began(cmd.Context(), c, one, d, detach)
+			return a.began(cmd.Context(), k, c, one, d, detach)
 		},
 	}
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the deployment's id and do not wait")
 	return cmd
 }
 
-func (a *app) appBuildLogs() *cobra.Command {
+func (a *app) buildLogs(k deployable) *cobra.Command {
 	return &cobra.Command{
-		Use: "build-logs APP [DEPLOYMENT]", Short: "Show the log of a deployment, by default the latest, until it ends",
-		Args: wants(1, 2, "APP"), ValidArgsFunction: a.completeApps,
+		Use: "build-logs " + k.arg() + " [DEPLOYMENT]", Short: "Show the log of a deployment, by default the latest, until it ends",
+		Args: wants(1, 2, k.arg()), ValidArgsFunction: k.complete(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, one, err := a.theApp(cmd.Context(), args[0])
+			c, one, err := k.find(a, cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			id, err := deploymentOf(cmd.Context(), c, one, args[1:])
+			id, err := k.named(cmd.Context(), c, one, args[1:])
 			if err != nil {
 				return err
 			}
-			end, err := c.FollowDeployment(cmd.Context(), one.ID, id, a.printLogLine)
+			end, err := k.follow(c, cmd.Context(), one.id, id, a.printLogLine)
 			if err == nil {
-				a.note("%s is %s%s", end.ID, end.Status, orNothing(": ", end.Error))
+				a.note("%s is %s%s", end.ID, end.Status, orNothing(": ", gist(end.Error)))
 			}
 			return err
 		},

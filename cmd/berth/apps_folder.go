@@ -72,10 +72,8 @@ func (a *app) deployFolder(ctx context.Context, dir, name string, detach bool) e
 	if err != nil {
 		return err
 	}
-	if st, err := os.Stat(full); err != nil {
+	if err := isFolder(dir); err != nil {
 		return err
-	} else if !st.IsDir() {
-		return fmt.Errorf("%s is no folder", dir)
 	}
 	c, err := a.client(envToken, envJWT)
 	if err != nil {
@@ -86,6 +84,19 @@ func (a *app) deployFolder(ctx context.Context, dir, name string, detach bool) e
 		return err
 	}
 	return a.deploy(ctx, c, one, api.CreateDeployment{}, full, detach)
+}
+
+// isFolder refuses what is no folder.
+func isFolder(dir string) error {
+	switch st, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no folder %s: no such file or directory", dir)
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return fmt.Errorf("%s is no folder: give the one that it is in", dir)
+	}
+	return nil
 }
 
 func (a *app) appOfFolder(ctx context.Context, c *api.Client, dir, name string) (*api.App, error) {

@@ -40,6 +40,9 @@ func (a *app) uploadSource(ctx context.Context, c *api.Client, one *api.App, dir
 
 // sendFolder packs a folder, of at most so many bytes, and has it sent.
 func (a *app) sendFolder(ctx context.Context, dir string, most int64, send func(tarball io.Reader, length int64) error) error {
+	if err := isFolder(dir); err != nil {
+		return err
+	}
 	names, err := a.sourceFiles(ctx, dir)
 	if err != nil {
 		return err
@@ -76,7 +79,11 @@ func (a *app) sendFolder(ctx context.Context, dir string, most int64, send func(
 	if err := send(io.TeeReader(packed, bar), length); err != nil {
 		return err
 	}
-	a.note("uploaded %d files, %s", len(names), size(length))
+	files := "files"
+	if len(names) == 1 {
+		files = "file"
+	}
+	a.note("uploaded %d %s, %s", len(names), files, size(length))
 	return nil
 }
 

@@ -266,6 +266,7 @@ func (a *app) verifyAudit(entries []api.AuditEntry, f *auditFlags) error {
 		}
 		return a.printJSON(heads)
 	}
+	a.note("the audit log holds: %d entries, none changed or missing between the first and the last of each log", len(entries))
 	rows := [][]string{{"LOG", "FIRST", "LAST", "HASH"}}
 	for _, h := range heads {
 		rows = append(rows, []string{

@@ -63,7 +63,7 @@ func TestScripts(t *testing.T) {
 				Sandboxes: p, Lifecycle: planeMoves{p}, Commands: planeCommands{plane: p, guest: planeTable(filepath.Join(p.dir, "outputs"))}, Files: planeFiles{dir: p.dir}, Logs: planeLogs{},
 				Ports: planePorts{}, Inputs: planeInputs{}, Snapshots: planeForks{p}, Forks: planeForks{p}, Volumes: &planeVolumes{plane: p},
 				Templates: planeTemplates{}, Databases: &planeDatabases{plane: p}, Metrics: planeMetrics{}, Broker: planeBroker{}, Webhooks: &planeWebhooks{}, Apps: &planeApps{plane: p}, Domains: &planeDomains{plane: p},
-				Functions: &planeFunctions{}, Invoke: invokePlane,
+				Functions: &planeFunctions{dir: p.dir}, Invoke: invokePlane,
 				GitHosts: &planeGitHosts{},
 				Orgs:     (*planeIdentity)(p), Usage: planeBill{}, Billing: planeBill{}, Cluster: (*planeCluster)(p), Audit: planeAudit{}, Authenticator: p,
 				Version:    api.VersionInfo{Version: "v9", Commit: "abc", GoVersion: "go9"},
@@ -158,6 +158,10 @@ func (p *plane) Authenticate(r *http.Request) (core.Caller, error) {
 		return core.Caller{}, apierror.Unauthorized(apierror.DetailMissingToken)
 	case "Bearer brt_tenant":
 		return core.Caller{WorkspaceID: "ws"}, nil
+	case "Bearer brt_one":
+		return core.Caller{WorkspaceID: "ws", KeyID: "one", Scopes: []string{"app:app-1"}}, nil
+	case "Bearer brt_ada":
+		return core.Caller{WorkspaceID: planeOrg.ID}, nil
 	case "Bearer jwt":
 		return core.Caller{WorkspaceID: "ws", UserID: "u", ViaJWT: true}, nil
 	case "Bearer operator":

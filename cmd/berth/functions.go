@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -28,7 +27,8 @@ func (a *app) functions() *cobra.Command {
 wakes it.
 
 A function is named by its id or its name.`,
-		a.functionCreate(), a.functionList(), a.functionGet(), a.functionSet(), a.functionDeploy(), a.functionInvoke(), a.functionLogs(), a.functionEnv(), a.functionRemove())
+		a.functionCreate(), a.functionList(), a.functionGet(), a.functionSet(), a.functionDeploy(), a.deploys(deployedFunctions), a.cancelDeployment(deployedFunctions), a.rollback(deployedFunctions),
+		a.functionInvoke(), a.functionLogs(), a.buildLogs(deployedFunctions), a.functionEnv(), a.functionRemove())
 	g.Aliases = []string{"functions", "fn"}
 	return g
 }
@@ -106,16 +106,24 @@ func (a *app) functionGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get FUNCTION", Short: "Show one function", Args: wants(1, 1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, one, err := a.theFunction(cmd.Context(), args[0])
+			c, one, err := a.theFunction(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			return a.showFunction(one)
+			if a.json {
+				return a.printJSON(one)
+			}
+			newest, _, err := c.ListFunctionDeployments(cmd.Context(), one.ID, api.Page{Limit: 1})
+			if err != nil {
+				return err
+			}
+			return a.showFunction(one, newest...)
 		},
 	}
 }
 
-func (a *app) showFunction(one *api.Function) error {
+// showFunction shows a function, and its newest deployment if that is none that serves.
+func (a *app) showFunction(one *api.Function, newest ...api.Deployment) error {
 	if a.json {
 		return a.printJSON(one)
 	}
@@ -125,16 +133,26 @@ func (a *app) showFunction(one *api.Function) error {
 			out = append(out, f[0], f[1])
 		}
 	}
+	for _, d := range newest {
+		if d.ID != one.DeploymentID {
+			out = append(out, "latest deployment", fmt.Sprintf("%s, %s%s", d.ID, d.Status, orNothing(": ", gist(d.Error))))
+		}
+	}
 	return a.fields(append(out, "timeout", (time.Duration(one.TimeoutSeconds) * time.Second).String(), "instances", fmt.Sprint(one.Instances),
 		"last call", ago(one.LastInvokedAt), "created", one.CreatedAt.String())...)
 }
+
+// whenInForce says from when on a function has what was changed.
+const whenInForce = "in force from the next deployment (berth function deploy %s), or the next wake"
 
 func (a *app) functionSet() *cobra.Command {
 	var name string
 	var timeout span
 	cmd := &cobra.Command{
-		Use: "set FUNCTION", Short: "Change the settings of a function", Example: "  berth function set thumbnail --timeout 2m",
-		Args: wants(1, 1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
+		Use: "set FUNCTION", Short: "Change the settings of a function",
+		Long:    "Change the settings of a function. A timeout is in force from the next deployment or wake\non: what runs goes on as it is.",
+		Example: "  berth function set thumbnail --timeout 2m",
+		Args:    wants(1, 1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var in api.PatchFunction
 			if cmd.Flags().Changed("name") {
@@ -154,11 +172,14 @@ func (a *app) functionSet() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if in.TimeoutSeconds.Set {
+				a.note(whenInForce, one.Name)
+			}
 			return a.showFunction(changed)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "another name")
-	cmd.Flags().Var(&timeout, "timeout", "how long a call may take, up to 4m")
+	cmd.Flags().Var(&timeout, "timeout", "how long a call may take, up to 4m, from the next deployment or wake on")
 	return cmd
 }
 
@@ -189,45 +210,27 @@ goes on. What git ignores, or .berthignore names, is left out.`,
 			if err != nil {
 				return err
 			}
-			if detach {
-				if a.json {
-					return a.printJSON(d)
-				}
-				fmt.Fprintln(a.stdout, d.ID)
-				return nil
-			}
-			return a.followFunction(ctx, c, one, d)
+			return a.began(ctx, deployedFunctions, c, deployedFunction(one), d, detach)
 		},
 	}
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the deployment's id and do not wait")
 	return cmd
 }
 
-// followFunction shows the log of a deployment on stderr until it has ended.
-func (a *app) followFunction(ctx context.Context, c *api.Client, one *api.Function, d *api.Deployment) error {
-	end, err := c.FollowFunctionDeployment(ctx, one.ID, d.ID, func(_ string, l api.LogLine) error {
-		a.note("%s", l.Line)
-		return nil
-	})
-	if ctx.Err() != nil {
-		a.note("the deployment goes on")
-		return errors.Join(ctx.Err(), err)
-	}
-	if err != nil {
-		return err
-	}
-	if a.json {
-		if err := a.printJSON(end); err != nil {
-			return err
+func deployedFunction(one *api.Function) deployed { return deployed{id: one.ID, name: one.Name} }
+
+var deployedFunctions = deployable{
+	noun: "function",
+	find: func(a *app, ctx context.Context, name string) (*api.Client, deployed, error) {
+		c, one, err := a.theFunction(ctx, name)
+		if err != nil {
+			return nil, deployed{}, err
 		}
-	}
-	if end.Status != api.DeploymentLive {
-		return fmt.Errorf("the deployment has %s%s", end.Status, orNothing(": ", end.Error))
-	}
-	if end.FinishedAt != nil {
-		a.note("live after %s; call it: berth function invoke %s", end.FinishedAt.Sub(end.CreatedAt.Time).Round(100*time.Millisecond), one.Name)
-	}
-	return nil
+		return c, deployedFunction(one), nil
+	},
+	complete: func(a *app) cobra.CompletionFunc { return a.completeFunctions },
+	list:     (*api.Client).ListFunctionDeployments, follow: (*api.Client).FollowFunctionDeployment,
+	cancel: (*api.Client).CancelFunctionDeployment, rollBack: (*api.Client).RollBackFunction,
 }
 
 func (a *app) functionInvoke() *cobra.Command {
@@ -335,7 +338,8 @@ func (a *app) functionEnv() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "env FUNCTION [NAME=VALUE…]", Short: "Set variables of a function, or list them",
 		Long: `Set variables of a function, or list them where none is given. A NAME alone takes its
-value from your environment. The next deployment or wake has them.`,
+value from your environment. They are there from the next deployment or wake on: what
+runs goes on with what it has.`,
 		Example: "  berth function env thumbnail STRIPE_KEY --secret",
 		Args:    wants(1, -1, "FUNCTION"), ValidArgsFunction: a.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -363,6 +367,7 @@ value from your environment. The next deployment or wake has them.`,
 			case a.json:
 				return a.printJSON(env)
 			case len(vars) > 0:
+				a.note(whenInForce, one.Name)
 				return nil
 			}
 			rows := [][]string{{"NAME", "VALUE", "SECRET", "UPDATED"}}
@@ -415,7 +420,7 @@ func findFunction(ctx context.Context, c *api.Client, name string) (*api.Functio
 	}
 	for one, err := range c.Functions(ctx) {
 		if err != nil {
-			return nil, err
+			return nil, unlisted(err, "functions", "fn-…")
 		}
 		if one.Name == name {
 			return &one, nil

@@ -113,7 +113,11 @@ func (a *app) loginTo(all *contexts) (name string, urls []string, err error) {
 	for i, u := range urls {
 		parsed, err := url.Parse(u)
 		if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
-			return "", nil, fmt.Errorf("%q is no address of a service: want https://host or http://host:port", u)
+			why := ""
+			if !strings.Contains(u, "://") {
+				why = ": it lacks https:// or http://"
+			}
+			return "", nil, fmt.Errorf("%q is no address of a service: want https://host or http://host:port%s", u, why)
 		}
 		if i == 0 && name == "" {
 			name = strings.ReplaceAll(strings.Trim(parsed.Host, "[]"), ":", "-")

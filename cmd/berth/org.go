@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +17,7 @@ import (
 func (a *app) org() *cobra.Command {
 	g := group("org", "Organizations and their people",
 		"An organization is a workspace: what owns sandboxes, databases and keys. Its members\nmay do what their roles say. These commands need BERTH_JWT; those about people act in\nthe current organization, or in that of --org.",
-		a.orgList(), a.orgCreate(), a.orgUse(), a.orgMembers(), a.orgInvite(), a.orgInvitations(), a.orgAccept(), a.orgRole(), a.orgRemove(), a.orgDelete())
+		a.orgList(), a.orgCreate(), a.orgUse(), a.orgLimits(), a.orgMembers(), a.orgInvite(), a.orgInvitations(), a.orgAccept(), a.orgRole(), a.orgRemove(), a.orgDelete())
 	g.Aliases = []string{"orgs"}
 	return g
 }
@@ -109,21 +114,129 @@ func (a *app) orgCreate() *cobra.Command {
 
 func (a *app) orgUse() *cobra.Command {
 	return &cobra.Command{
-		Use: "use ID", Short: "Act in another organization from now on",
+		Use: "use ORG", Short: "Act in another organization from now on",
+		Long: `Act in another organization, named by its id or its name, from now on: with your JWT. An
+API key (BERTH_TOKEN, or that of the context) acts in the workspace that it was made in,
+always, and commands about sandboxes, apps and the rest prefer it: make one there with
+"berth token create", and give it to "berth login".`,
 		Example: `  berth org use ws-q5t3nz7k`,
-		Args:    wants(1, 1, "ID"),
+		Args:    wants(1, 1, "ORG"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envJWT)
 			if err != nil {
 				return err
 			}
-			me, err := c.SetCurrentOrg(cmd.Context(), args[0])
-			if err == nil && a.json {
+			id, err := orgNamed(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			me, err := c.SetCurrentOrg(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			if a.json {
 				return a.printJSON(me)
 			}
-			return err
+			if me.CurrentOrg != nil {
+				a.note("you act in %s (%s) from now on", me.CurrentOrg.Name, me.CurrentOrg.ID)
+				a.warnOfKey(cmd.Context(), me.CurrentOrg)
+			}
+			return nil
 		},
 	}
+}
+
+// orgNamed is the id of one of the user's organizations, which is named by it or by a
+// name that no other has.
+func orgNamed(ctx context.Context, c *api.Client, name string) (string, error) {
+	me, err := c.Me(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, o := range me.Orgs {
+		if o.ID == name {
+			return name, nil
+		}
+		if o.Name == name {
+			found = append(found, o.ID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("you are a member of no organization %q: berth org ls shows yours", name)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%d organizations are named %q; name one by its id: %s", len(found), name, strings.Join(found, ", "))
+}
+
+// warnOfKey says so if the API key, which most commands prefer to the JWT, is of another
+// workspace.
+func (a *app) warnOfKey(ctx context.Context, current *api.Org) {
+	from, err := a.context()
+	if err != nil || a.credential(from, []string{envToken}) == "" {
+		return
+	}
+	of := "its own workspace"
+	if c, err := a.client(envToken); err == nil {
+		if u, err := c.Usage(ctx, ""); err == nil { // that not every key may read
+			if u.WorkspaceID == current.ID {
+				return
+			}
+			of = "its own workspace, " + u.WorkspaceID
+		}
+	}
+	a.note(`warning: your API key acts in %s, always, and commands about sandboxes, apps
+and the rest use it; for one that acts here:
+  berth token create --name NAME    # then berth login with it, or export BERTH_TOKEN`, of)
+}
+
+func (a *app) orgLimits() *cobra.Command {
+	return a.inOrg(&cobra.Command{
+		Use: "limits", Short: "Show the limits of an organization, and what it uses of them", Example: `  berth org limits`, Args: wants(0, 0, ""),
+	}, func(ctx context.Context, c *api.Client, org string, _ []string) error {
+		o, err := c.GetOrg(ctx, org)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(o)
+		}
+		most, err := numbers(o.Limits)
+		if err != nil {
+			return err
+		}
+		used, err := numbers(o.Usage)
+		if err != nil {
+			return err
+		}
+		rows := [][]string{{"LIMIT", "USED", "AT MOST"}}
+		all := maps.Clone(used)
+		maps.Copy(all, most)
+		for _, name := range sortedKeys(all) {
+			row := []string{name, "-", "-"}
+			if n, ok := used[name]; ok {
+				row[1] = strconv.Itoa(n)
+			}
+			if n, ok := most[name]; ok && n >= 0 {
+				row[2] = strconv.Itoa(n)
+			}
+			rows = append(rows, row)
+		}
+		a.note("%s (%s), tier %s", o.Name, o.ID, o.Tier)
+		return a.table(rows)
+	})
+}
+
+// numbers are the fields of limits or of usage by their names.
+func numbers(of any) (map[string]int, error) {
+	raw, err := json.Marshal(of)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int{}
+	return out, json.Unmarshal(raw, &out)
 }
 
 func (a *app) orgMembers() *cobra.Command {
@@ -160,7 +273,7 @@ func (a *app) orgInvite() *cobra.Command {
 		if a.json {
 			return a.printJSON(i)
 		}
-		a.note("valid until %s; to accept it: berth org accept TOKEN, with the link's last part", i.ExpiresAt)
+		a.note("valid until %s; to accept it, signed in with a JWT of that address: berth org accept LINK", i.ExpiresAt)
 		fmt.Fprintln(a.stdout, i.Link)
 		return nil
 	})
@@ -198,15 +311,15 @@ func (a *app) orgInvitations() *cobra.Command {
 
 func (a *app) orgAccept() *cobra.Command {
 	return &cobra.Command{
-		Use: "accept TOKEN", Short: "Accept an invitation: the last part of its link",
-		Example: `  berth org accept binv_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk`,
-		Args:    wants(1, 1, "TOKEN"),
+		Use: "accept LINK", Short: "Accept an invitation, by its link or the link's last part",
+		Example: `  berth org accept https://berth.example.com/v1/invitations/binv_x5n2w7jq4mz6t3c2y7b5r6d4s2f7h3gk`,
+		Args:    wants(1, 1, "LINK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(envJWT)
 			if err != nil {
 				return err
 			}
-			o, err := c.AcceptInvitation(cmd.Context(), args[0])
+			o, err := c.AcceptInvitation(cmd.Context(), path.Base(args[0]))
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,11 +19,14 @@ import (
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
-// planeFunctions deploys at once. A function named "broken" cannot be deployed.
+// planeFunctions deploys at once. A function named "broken" cannot be deployed, and a
+// deployment of one named "slow" goes on until it is cancelled.
 type planeFunctions struct {
 	httpapi.Functions
 	mu        sync.Mutex
+	dir       string
 	functions []api.Function
+	deploys   []api.Deployment // the newest last
 	env       []api.AppVariable
 }
 
@@ -96,25 +100,85 @@ func (p *planeFunctions) DeployArchive(_ context.Context, _ core.Caller, id stri
 	if _, err := io.Copy(io.Discard, checked); err != nil {
 		return api.Deployment{}, apierror.Invalid("invalid code", "%s", err)
 	}
-	return p.deployment(id), nil
+	return p.begin(f, api.Deployment{Trigger: api.TriggerAPI}), nil
 }
 
-func (p *planeFunctions) deployment(id string) api.Deployment {
-	d := api.Deployment{ID: "dep-1", AppID: id, Status: api.DeploymentLive, FinishedAt: &api.Time{Time: time.Now()}, CreatedAt: api.Time{Time: time.Now()}}
-	if f, err := p.one(id); err == nil && f.Name == "broken" {
-		d.Status, d.Error = api.DeploymentFailed, "SyntaxError: invalid syntax"
+func (p *planeFunctions) begin(f *api.Function, d api.Deployment) api.Deployment {
+	now := time.Now()
+	d.ID, d.AppID, d.Status, d.Phases, d.CreatedAt = fmt.Sprintf("dep-%d", len(p.deploys)+1), f.ID, api.DeploymentLive, []api.DeploymentPhase{}, api.Time{Time: now}
+	switch f.Name {
+	case "broken":
+		d.Status, d.Error = api.DeploymentFailed, planeTrace
+	case "slow":
+		d.Status = api.DeploymentBuilding
+	default:
+		d.Current, f.DeploymentID = true, d.ID
 	}
+	if d.Status != api.DeploymentBuilding {
+		d.FinishedAt = &api.Time{Time: now}
+	}
+	p.deploys = append(p.deploys, d)
 	return d
 }
 
-func (p *planeFunctions) Deployment(_ context.Context, _ core.Caller, id, _ string) (api.Deployment, error) {
+// planeTrace is why a deployment of "broken" fails.
+const planeTrace = "the function exited with code 1; it wrote last:\n  File \"/app/handler.py\", line 1\n    def handler(\nSyntaxError: invalid syntax"
+
+func (p *planeFunctions) RollBack(_ context.Context, _ core.Caller, id string, in api.RollBackApp, _ core.Idempotency) (api.Deployment, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.deployment(id), nil
+	f, err := p.one(id)
+	if err != nil {
+		return api.Deployment{}, err
+	}
+	return p.begin(f, api.Deployment{Trigger: api.TriggerRollback, RollbackTo: in.DeploymentID}), nil
 }
 
-func (p *planeFunctions) DeploymentLogs(context.Context, core.Caller, string, string) (core.Follower[sandbox.LogLine], error) {
-	return &planeDeployment{lines: []sandbox.LogLine{{Stream: "stdout", LogLine: api.LogLine{Line: "==> build"}}}}, nil
+func (p *planeFunctions) Deployments(_ context.Context, _ core.Caller, id string, o core.ListOptions) (out []api.Deployment, next string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range slices.Backward(p.deploys) {
+		if d.AppID == id {
+			out = append(out, d)
+		}
+	}
+	return out[:min(len(out), o.Limit)], "", nil
+}
+
+func (p *planeFunctions) Deployment(_ context.Context, _ core.Caller, id, deploymentID string) (api.Deployment, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.deploys, func(d api.Deployment) bool { return d.AppID == id && d.ID == deploymentID })
+	if i < 0 {
+		return api.Deployment{}, apierror.NotFound()
+	}
+	return p.deploys[i], nil
+}
+
+func (p *planeFunctions) CancelDeployment(_ context.Context, _ core.Caller, id, deploymentID string) (api.Deployment, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.deploys, func(d api.Deployment) bool { return d.AppID == id && d.ID == deploymentID })
+	if i < 0 {
+		return api.Deployment{}, apierror.NotFound()
+	}
+	p.deploys[i].Status, p.deploys[i].Error = api.DeploymentFailed, "cancelled"
+	return p.deploys[i], nil
+}
+
+func (p *planeFunctions) DeploymentLogs(ctx context.Context, c core.Caller, id, deploymentID string) (core.Follower[sandbox.LogLine], error) {
+	d, err := p.Deployment(ctx, c, id, deploymentID)
+	if err != nil {
+		return nil, err
+	}
+	log := &planeDeployment{file: filepath.Join(p.dir, "following"), lines: []sandbox.LogLine{{Stream: "stdout", LogLine: api.LogLine{Line: "==> build"}}}}
+	switch d.Status {
+	case api.DeploymentBuilding:
+		log.open = make(chan struct{})
+	case api.DeploymentFailed:
+		log.lines = append(log.lines, sandbox.LogLine{Stream: "stderr", LogLine: api.LogLine{Line: "deployment failed: " + d.Error}})
+	}
+	return log, nil
 }
 
 func (p *planeFunctions) Invocable(context.Context, core.Caller, string) error { return nil }

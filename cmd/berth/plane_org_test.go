@@ -30,8 +30,8 @@ func (p *planeIdentity) CreateOrg(_ context.Context, _ core.Caller, in api.Creat
 	return api.Org{ID: "ws-2", Name: in.Name}, nil
 }
 
-func (p *planeIdentity) GetOrg(context.Context, core.Caller, string) (api.Org, error) {
-	return planeOrg, nil
+func (p *planeIdentity) GetOrg(context.Context, core.Caller, string) (api.OrgDetails, error) {
+	return api.OrgDetails{Org: planeOrg, Limits: api.Quotas{Sandboxes: new(10), CPU: new(-1), Orgs: new(1)}, Usage: api.WorkspaceUsage{Sandboxes: 3, CPU: 4}}, nil
 }
 
 func (p *planeIdentity) PatchOrg(context.Context, core.Caller, string, api.PatchOrg) (api.Org, error) {

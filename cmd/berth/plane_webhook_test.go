@@ -20,6 +20,9 @@ func (p *planeWebhooks) Create(_ context.Context, _ core.Caller, in api.CreateWe
 	if in.URL == "https://localhost" {
 		return api.NewWebhookEndpoint{}, apierror.Invalid("url is not public", "internal and private-network addresses are refused")
 	}
+	if len(in.Events) == 1 && in.Events[0] == "nonsense" {
+		return api.NewWebhookEndpoint{}, apierror.Invalid("unknown event type", "GET /v1/webhooks/events lists those that there are")
+	}
 	p.one = &api.NewWebhookEndpoint{
 		WebhookEndpoint: api.WebhookEndpoint{ID: "we-1", URL: in.URL, Events: in.Events, CreatedAt: api.Time{Time: time.Now()}}, Secret: "whsec_first",
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -36,6 +37,11 @@ func (a *app) tokenCreate() *cobra.Command {
 			if ttl.seconds != nil {
 				in.ExpiresAt = api.NewTime(time.Now().Add(time.Duration(*ttl.seconds) * time.Second))
 			}
+			for i, scope := range in.Scopes {
+				if in.Scopes[i], err = appScope(cmd.Context(), c, scope); err != nil {
+					return err
+				}
+			}
 			t, err := c.CreateToken(cmd.Context(), in)
 			if err != nil {
 				return err
@@ -47,11 +53,42 @@ func (a *app) tokenCreate() *cobra.Command {
 	return cmd
 }
 
+// appScope is a scope with the id of an app or a function in place of its name.
+func appScope(ctx context.Context, c *api.Client, scope string) (string, error) {
+	name, is := strings.CutPrefix(scope, "app:")
+	if !is || strings.HasPrefix(name, "app-") || strings.HasPrefix(name, "fn-") {
+		return scope, nil
+	}
+	var ids []string
+	app, err := findApp(ctx, c, name)
+	if _, none := errors.AsType[*noAppError](err); err != nil && !none {
+		return "", err
+	}
+	if err == nil {
+		ids = append(ids, app.ID)
+	}
+	for one, err := range c.Functions(ctx) {
+		if err != nil {
+			return "", err
+		}
+		if one.Name == name {
+			ids = append(ids, one.ID)
+		}
+	}
+	switch len(ids) {
+	case 0:
+		return "", fmt.Errorf("--scope %s: there is no app and no function of that name: berth app ls and berth function ls show those that there are", scope)
+	case 1:
+		return "app:" + ids[0], nil
+	}
+	return "", fmt.Errorf("--scope %s: an app and a function have that name; name one by its id: app:%s or app:%s", scope, ids[0], ids[1])
+}
+
 // tokenFlags adds the flags of a command that creates a key.
 func tokenFlags(cmd *cobra.Command, in *api.CreateToken, ttl *span) {
 	cmd.Flags().StringVar(&in.Name, "name", "", "what the key is for")
 	_ = cmd.MarkFlagRequired("name") // there is such a flag
-	cmd.Flags().StringSliceVar(&in.Scopes, "scope", nil, "what it may do: all, read-only, sandboxes, databases, apps, volumes, webhooks or app:ID (default all)")
+	cmd.Flags().StringSliceVar(&in.Scopes, "scope", nil, "what it may do: all, read-only, sandboxes, databases, apps, volumes, webhooks or app:ID, for one app or function (default all)")
 	cmd.Flags().Var(ttl, "ttl", "time until it expires, such as 720h (default never)")
 }
 
@@ -92,6 +129,9 @@ func (a *app) tokenList() *cobra.Command {
 				expires := ""
 				if t.ExpiresAt != nil {
 					expires = t.ExpiresAt.String()
+					if t.ExpiresAt.Before(time.Now()) {
+						expires += " (expired)"
+					}
 				}
 				used := "-"
 				if t.LastUsedAt != nil {

@@ -63,6 +63,15 @@ func (a *app) webhookCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for other, err := range c.WebhookEndpoints(cmd.Context()) {
+				if err != nil {
+					break // the create says more
+				}
+				if other.URL == args[0] {
+					a.note("warning: %s has this URL too: both are sent each event, each signed with its own secret; to replace it: berth webhook rm %[1]s", other.ID)
+					break
+				}
+			}
 			e, err := c.CreateWebhookEndpoint(cmd.Context(), api.CreateWebhookEndpoint{URL: args[0], Events: eventTypes(events)}, "berth-"+rand.Text())
 			if err != nil {
 				return err

@@ -20,9 +20,9 @@ func (c *Client) CreateOrg(ctx context.Context, in CreateOrg) (*Org, error) {
 	return into[Org](ctx, c, cl)
 }
 
-// GetOrg reads one organization (JWT only).
-func (c *Client) GetOrg(ctx context.Context, id string) (*Org, error) {
-	return into[Org](ctx, c, get(Version, "orgs", id))
+// GetOrg reads one organization, its limits and what it uses (JWT only).
+func (c *Client) GetOrg(ctx context.Context, id string) (*OrgDetails, error) {
+	return into[OrgDetails](ctx, c, get(Version, "orgs", id))
 }
 
 // PatchOrg renames an organization (JWT only).

@@ -54,6 +54,9 @@ func NewClient(hc *http.Client, token string, baseURLs ...string) (*Client, erro
 	}
 	c := &Client{Token: token, http: hc}
 	for _, s := range baseURLs {
+		if !strings.Contains(s, "://") {
+			return nil, fmt.Errorf("base URL %q: want http://host:port or https://host: it lacks http:// or https://", s)
+		}
 		u, err := url.Parse(strings.TrimRight(strings.TrimSpace(s), "/"))
 		if err != nil {
 			return nil, fmt.Errorf("base URL: %w", err)

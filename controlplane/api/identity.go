@@ -10,6 +10,13 @@ type Org struct {
 	CreatedAt Time   `json:"created_at"`
 }
 
+// OrgDetails is the answer to GET /v1/orgs/{id}.
+type OrgDetails struct {
+	Org
+	Limits Quotas         `json:"limits"` // those that apply; absent: no limit
+	Usage  WorkspaceUsage `json:"usage"`
+}
+
 // Me is the answer to GET /v1/me: the user of a JWT.
 type Me struct {
 	ID         string `json:"id"`

@@ -93,13 +93,21 @@ type Tier struct {
 	Quotas  Quotas `json:"quotas"`
 }
 
-// WorkspaceUsage is what a workspace has now.
+// WorkspaceUsage is what a workspace has now, by the names of the quotas that limit it.
 type WorkspaceUsage struct {
 	Sandboxes int `json:"sandboxes"` // without those of apps and databases
 	CPU       int `json:"cpu"`       // of those that are not hibernated
 	MemoryMB  int `json:"memory_mb"` // likewise
 	DiskMB    int `json:"disk_mb"`   // of sandboxes, databases, snapshots and volumes together
 	Members   int `json:"members"`
+
+	CreatesPerHour int `json:"creates_per_hour"` // of sandboxes in the last hour; 0 where no quota has them counted
+	Snapshots      int `json:"snapshots"`
+	VolumeMB       int `json:"volume_mb"`
+	Templates      int `json:"templates"`
+	Databases      int `json:"databases"`
+	Apps           int `json:"apps"` // and functions
+	Keys           int `json:"keys"` // that have not expired
 }
 
 // Workspace is an organization as an operator sees it.

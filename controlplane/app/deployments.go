@@ -362,7 +362,7 @@ func rollbackTarget(r raftstore.Reader, a *record.App, id string) (*record.Deplo
 		d, ok := raftstore.Get(r, record.Deployments, id)
 		switch {
 		case !ok || d.AppID != a.ID:
-			return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such deployment of this app"}
+			return nil, &apierror.Error{Code: apierror.ENotFound, Message: "not found", Detail: "no such deployment"}
 		case d.Status != record.DeploymentLive:
 			return nil, &apierror.Error{Code: apierror.EConflict, Message: "deployment was never live", Detail: "it is " + string(d.Status)}
 		}

@@ -45,9 +45,9 @@ func TestFailures(t *testing.T) {
 		"exits": {func(g *guests) {
 			g.port, g.status = 1, func(r *appapi.RunStatus) {
 				r.State, r.Starts, r.ExitCode, r.Listening = appapi.StateExited, 3, new(7), nil
-				r.LastLines = []string{"boom\x1b[0m"}
+				r.LastLines = []string{"boom\x1b[0m", "  at x ", "", "\u2028"}
 			}
-		}, "the app exited with code 7; it wrote last:\nboom[0m"},
+		}, "the app exited with code 7; it wrote last:\nboom[0m\n  at x"},
 		"memory": {func(g *guests) {
 			g.port, g.status = 1, func(r *appapi.RunStatus) {
 				r.State, r.Starts, r.Signal, r.Listening = appapi.StateExited, 9, "OOM", nil

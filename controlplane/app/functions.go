@@ -254,6 +254,11 @@ func (s *Functions) Invocable(ctx context.Context, c core.Caller, id string) err
 		e.Detail = "its first deployment is " + string(under[0].Status)
 		return &e
 	}
+	if all := deploymentsOf(view, id); len(all) > 0 {
+		last := all[len(all)-1]
+		why, _, _ := strings.Cut(last.Error, "\n")
+		return errNotDeployed.With(fmt.Sprintf("its deployment %s has failed: %s; GET /v1/functions/%s/deploys/%s/logs tells more (berth function build-logs %[3]s)", last.ID, strings.TrimSuffix(why, "; it wrote last:"), id, last.ID), nil)
+	}
 	return errNotDeployed
 }
 

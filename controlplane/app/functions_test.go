@@ -267,6 +267,45 @@ func TestAFunctionIsDeployed(t *testing.T) {
 	}
 }
 
+// Who calls a function whose only deployment has failed is told which and why.
+func TestACallTellsOfAFailedDeployment(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, awake)
+	f := r.function("thumbs")
+	r.guests.set(func(g *guests) {
+		g.plan = appapi.BuildStatus{State: appapi.StateFailed, Phase: appapi.PhaseBuild, Error: "pip exited with 1\nno such package"}
+	})
+	d, err := r.functions().DeployFiles(t.Context(), caller, f.ID, hello, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ends(d.ID, record.DeploymentFailed)
+	e := want(t, r.functions().Invocable(t.Context(), caller, f.ID), apierror.ENotFound, "no code deployed yet")
+	if !strings.HasPrefix(e.Detail, "its deployment "+d.ID+" has failed: pip exited with 1; GET /v1/functions/"+f.ID+"/deploys/"+d.ID+"/logs ") {
+		t.Errorf("detail %q", e.Detail)
+	}
+}
+
+// A handler that will never be loaded is not loaded again and again.
+func TestAHandlerThatCannotBeLoadedIsTriedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, awake)
+	f := r.function("thumbs")
+	r.guests.set(func(g *guests) {
+		g.port, g.status = 1, func(st *appapi.RunStatus) {
+			st.State, st.Starts, st.ExitCode, st.Listening = appapi.StateExited, 1, new(78), nil
+			st.LastLines = []string{"    def handler(:", "SyntaxError: invalid syntax"}
+		}
+	})
+	d, err := r.functions().DeployFiles(t.Context(), caller, f.ID, hello, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := r.ends(d.ID, record.DeploymentFailed); d.Error != "the handler of the function cannot be loaded; it wrote last:\n    def handler(:\nSyntaxError: invalid syntax" {
+		t.Errorf("%q", d.Error)
+	}
+}
+
 func TestCodeIsDeployedOnceForAKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 1, nil, awake)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/flow"
@@ -31,6 +32,10 @@ const (
 
 // manyStarts is the number of starts after which an app that exits is given up early.
 const manyStarts = 3
+
+// cannotLoad is the exit code of the runner of functions if a handler will never be loaded:
+// its syntax is wrong, or a module is missing. templates/app has it too.
+const cannotLoad = 78
 
 // answer is how an app reacts to a request.
 type answer int
@@ -114,13 +119,20 @@ func (f *Flows) awaitHealth(ctx context.Context, run flow.Run) (flow.Commit, err
 }
 
 // hopeless returns why an app that does not answer is given up: its time is over, or it has
-// ended again and again. nil: it may still answer.
+// ended again and again, or for good. nil: it may still answer.
 func (f *Flows) hopeless(ctx context.Context, requestID string, box *record.Sandbox, kind record.AppKind, got answer, port int, over bool) error {
 	st, err := f.status(ctx, requestID, box)
-	if over || err == nil && st.Run.State == appapi.StateExited && st.Run.Starts >= manyStarts {
-		return unwell(nounsOf[kind].one, st.Run, err, got, port, f.cfg.Health)
+	noun := nounsOf[kind].one
+	if over || err == nil && st.Run.State == appapi.StateExited && (st.Run.Starts >= manyStarts || unloadable(noun, st.Run)) {
+		return unwell(noun, st.Run, err, got, port, f.cfg.Health)
 	}
 	return nil
+}
+
+// unloadable reports whether the handler of a function, if noun says that it is one, will
+// never be loaded.
+func unloadable(noun string, r appapi.RunStatus) bool {
+	return noun == nounsOf[record.KindFunction].one && r.ExitCode != nil && *r.ExitCode == cannotLoad
 }
 
 // onLoopback reports whether an app that answers listens on loopback alone. It is a remark
@@ -140,6 +152,8 @@ func unwell(noun string, r appapi.RunStatus, unknown error, got answer, port int
 	switch {
 	case got == silent:
 		why.Message = fmt.Sprintf("the %s takes connections on port %d, and answers nothing within %s", noun, port, limit)
+	case unloadable(noun, r):
+		why.Message = "the handler of the function cannot be loaded"
 	case r.State == appapi.StateExited || r.State == appapi.StateStopped:
 		why.Message = "the " + noun + " " + exited(r)
 	default:
@@ -190,7 +204,7 @@ func lastLines(lines []string) string {
 	lines = lines[max(0, len(lines)-manyLines):]
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
-		out = append(out, clean(l, maxLine))
+		out = append(out, strings.TrimRightFunc(printable(l, maxLine), unicode.IsSpace)) // with its indentation
 	}
-	return strings.TrimSpace(strings.Join(out, "\n"))
+	return strings.Trim(strings.Join(out, "\n"), "\n")
 }

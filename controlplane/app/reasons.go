@@ -42,9 +42,12 @@ func reasonOf(err error) string {
 	return "its virtual machine does not answer"
 }
 
-// clean makes a guest's text fit for a row: valid UTF-8, without characters that move a
-// terminal's cursor, and not longer than most bytes.
-func clean(s string, most int) string {
+// clean makes a guest's text fit for a row: printable, without space around it.
+func clean(s string, most int) string { return strings.TrimSpace(printable(s, most)) }
+
+// printable makes a guest's text valid UTF-8, without characters that move a terminal's
+// cursor, and not longer than most bytes.
+func printable(s string, most int) string {
 	s = strings.ToValidUTF8(s[:min(len(s), 4*most)], "\uFFFD")
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -58,7 +61,7 @@ func clean(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "")
 	}
-	return strings.TrimSpace(s)
+	return s
 }
 
 // cleanLine is clean for a single line.

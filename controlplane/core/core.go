@@ -187,7 +187,7 @@ func (c *Core) MayGoOn(r raftstore.Reader, workspaceID string) error {
 }
 
 // ErrSuspended refuses the creates of a suspended workspace.
-var ErrSuspended = &apierror.Error{Code: apierror.EForbidden, Message: "account suspended"}
+var ErrSuspended = &apierror.Error{Code: apierror.EForbidden, Message: "account suspended", Detail: "the operator of this service has suspended the workspace: nothing is created in it until that is lifted"}
 
 // MayCreate refuses a suspended workspace, and one whose subscription is not active.
 func MayCreate(r raftstore.Reader, c Caller) error {

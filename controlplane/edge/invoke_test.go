@@ -177,7 +177,7 @@ func TestAFunctionThatBreaksOffHasItsLogTold(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 		w.Header().Set(appapi.HeaderOffset, "0")
-		io.WriteString(w, "SyntaxError: ********\n==> The app failed with exit code 1.\n")
+		io.WriteString(w, "SyntaxError: ********\n==> It failed with exit code 1.\n")
 	}))
 	r.flip(record.AppRunning, boxA)
 	for _, function := range []bool{true, false} {
@@ -189,7 +189,7 @@ func TestAFunctionThatBreaksOffHasItsLogTold(t *testing.T) {
 		} else {
 			r.edge.AppProxy(appID, "").ServeHTTP(w, req)
 		}
-		if told := strings.Contains(w.Body.String(), `"log":["SyntaxError: ********","==\u003e The app failed with exit code 1."]`); w.Code != http.StatusBadGateway || told != function {
+		if told := strings.Contains(w.Body.String(), `"log":["SyntaxError: ********","==\u003e It failed with exit code 1."]`); w.Code != http.StatusBadGateway || told != function {
 			t.Errorf("function %t: %d %s", function, w.Code, w.Body)
 		}
 	}

@@ -74,6 +74,10 @@ func TestErrors(t *testing.T) {
 					t.Errorf("%s is %q, want %q", k, got, v)
 				}
 			}
+			// What an operator has not set up is no failure of the service.
+			if logged := strings.Contains(r.log.String(), `"level":"ERROR"`); logged != (c.status >= 500 && c.status != 501) {
+				t.Errorf("logged as an error: %t", logged)
+			}
 			if c.header["Retry-After"] == "" && w.Header().Get("Retry-After") != "" {
 				t.Errorf("a Retry-After that the error does not ask for")
 			}
@@ -255,6 +259,14 @@ func TestRouting(t *testing.T) {
 				t.Errorf("Allow is %q, want %q", got, c.allow)
 			}
 		})
+	}
+}
+
+// The link of an invitation tells who opens it in a browser what to do with it.
+func TestALinkThatIsOpenedTellsHowToAccept(t *testing.T) {
+	w := newRig(t).call("GET", "/v1/invitations/binv_t", "", "")
+	if e := errorOf(t, w); w.Code != 405 || !strings.HasSuffix(e.Detail, ": berth org accept LINK") {
+		t.Errorf("%d %+v", w.Code, e)
 	}
 }
 

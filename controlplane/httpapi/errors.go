@@ -89,7 +89,11 @@ func (a *API) fail(c *gin.Context, err error) {
 		e = e.With(notFoundDetail(routeOf(c)), e.Err)
 	}
 	if status >= http.StatusInternalServerError {
-		a.log.LogAttrs(c.Request.Context(), slog.LevelError, "request failed",
+		level := slog.LevelError
+		if status == http.StatusNotImplemented { // what is not set up fails as it should
+			level = slog.LevelInfo
+		}
+		a.log.LogAttrs(c.Request.Context(), level, "request failed",
 			slog.String("request_id", requestID(c)),
 			slog.String("route", routeOf(c)),
 			slog.Int("status", status),

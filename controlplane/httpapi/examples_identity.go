@@ -22,6 +22,6 @@ var (
 	exampleWorkspace = api.Workspace{
 		ID: "ws-q5t3nz7k", Name: "Ada's", Tier: "free", SubscriptionStatus: "active",
 		Quotas: api.Quotas{Sandboxes: new(40)}, Limits: api.Quotas{Sandboxes: new(40), CPU: new(16), MemoryMB: new(16384)},
-		Usage: api.WorkspaceUsage{Sandboxes: 3, CPU: 4, MemoryMB: 4096, DiskMB: 40960, Members: 2}, CreatedAt: exampleAt,
+		Usage: api.WorkspaceUsage{Sandboxes: 3, CPU: 4, MemoryMB: 4096, DiskMB: 40960, Members: 2, CreatesPerHour: 12, Snapshots: 1, VolumeMB: 1024, Databases: 1, Apps: 2, Keys: 3}, CreatedAt: exampleAt,
 	}
 )

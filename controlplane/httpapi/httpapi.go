@@ -40,7 +40,7 @@ type Orgs interface {
 	NotSuspended(c core.Caller, i core.Idempotency) error
 	ListOrgs(ctx context.Context, c core.Caller, o core.ListOptions) (page []api.Org, next string, err error)
 	CreateOrg(ctx context.Context, c core.Caller, in api.CreateOrg, i core.Idempotency) (api.Org, error)
-	GetOrg(ctx context.Context, c core.Caller, id string) (api.Org, error)
+	GetOrg(ctx context.Context, c core.Caller, id string) (api.OrgDetails, error)
 	PatchOrg(ctx context.Context, c core.Caller, id string, in api.PatchOrg) (api.Org, error)
 	DeleteOrg(ctx context.Context, c core.Caller, id string) error
 	ListMembers(ctx context.Context, c core.Caller, orgID string, o core.ListOptions) (page []api.Member, next string, err error)
@@ -262,6 +262,9 @@ func allowed(all []route) map[string]string {
 func (a *API) refuseMethod(c *gin.Context) error {
 	if methods := a.allow[c.Request.URL.EscapedPath()]; methods != "" {
 		c.Header("Allow", methods)
+	}
+	if strings.HasPrefix(c.Request.URL.Path, "/v1/invitations/") { // who was sent the link may open it in a browser
+		return errMethodNotAllowed.With("the person who is invited accepts by a POST with a JWT: berth org accept LINK", nil)
 	}
 	return errMethodNotAllowed
 }

@@ -21,7 +21,8 @@ func orgRoutes() []route {
 			failures: append(refusals(apierror.EInvalid, "name is required", "invalid name"), orgLimit),
 		}},
 		{get, "/v1/orgs/:id", jwtOnly, (*API).getOrg, operation{
-			id: "getOrg", tag: "Organizations", summary: "Read an organization", status: 200, answer: exampleOrg,
+			id: "getOrg", tag: "Organizations", summary: "Read an organization, its limits and what it uses", status: 200,
+			answer: api.OrgDetails{Org: exampleOrg, Limits: exampleWorkspace.Limits, Usage: exampleWorkspace.Usage},
 		}},
 		{patch, "/v1/orgs/:id", jwtOnly, (*API).patchOrg, operation{
 			action: managing, id: "patchOrg", tag: "Organizations", summary: "Rename an organization",

@@ -27,8 +27,8 @@ type Webhooks interface {
 func webhookRoutes() []route {
 	badURL := []apierror.Error{
 		{Code: apierror.EInvalid, Message: "url is required"},
-		{Code: apierror.EInvalid, Message: "invalid url", Detail: "it must begin with https://"},
-		{Code: apierror.EInvalid, Message: "url is not public", Detail: "internal and private-network addresses are refused"},
+		{Code: apierror.EInvalid, Message: "invalid url", Detail: "it must begin with https://; for local development, BERTH_WEBHOOK_ALLOW_PRIVATE=true in the control plane's environment allows http:// too"},
+		{Code: apierror.EInvalid, Message: "url is not public", Detail: "internal and private-network addresses are refused; for local development, BERTH_WEBHOOK_ALLOW_PRIVATE=true in the control plane's environment allows them"},
 		{Code: apierror.EInvalid, Message: "unknown event type", Detail: "GET /v1/webhooks/events lists those that there are"},
 	}
 	return []route{

@@ -44,6 +44,10 @@ func DiskOf(r raftstore.Reader, workspaceID string) (mb int) {
 			mb += snapshotDiskMB(s)
 		}
 	}
+	return mb + volumeMB(r, workspaceID)
+}
+
+func volumeMB(r raftstore.Reader, workspaceID string) (mb int) {
 	for _, v := range raftstore.Find(r, record.Volumes, "workspace", workspaceID) {
 		if v.Status != record.ResourceDeleting {
 			mb += v.SizeMB

@@ -47,18 +47,10 @@ func (t *Tiers) Check(r raftstore.Reader, w *record.Workspace, n Need, now time.
 		most  *int
 		count func() int
 	}{
-		{"snapshots", n.Snapshots, q.Snapshots, func() int {
-			return count(raftstore.Find(r, record.Snapshots, "workspace", w.ID), func(s *record.Snapshot) bool { return s.Owner == nil && s.Status != record.ResourceDeleting })
-		}},
-		{"databases", n.Databases, q.Databases, func() int {
-			return count(raftstore.Find(r, record.Databases, "workspace", w.ID), func(d *record.Database) bool { return d.Status != record.DatabaseDeleting })
-		}},
-		{"apps", n.Apps, q.Apps, func() int {
-			return count(raftstore.Find(r, record.Apps, "workspace", w.ID), func(a *record.App) bool { return a.Status != record.AppDeleting })
-		}},
-		{"keys", n.Keys, q.Keys, func() int {
-			return count(raftstore.Find(r, record.APIKeys, "workspace", w.ID), func(k *record.APIKey) bool { return k.ExpiresAt.IsZero() || now.Before(k.ExpiresAt) })
-		}},
+		{"snapshots", n.Snapshots, q.Snapshots, func() int { return snapshots(r, w.ID) }},
+		{"databases", n.Databases, q.Databases, func() int { return databases(r, w.ID) }},
+		{"apps", n.Apps, q.Apps, func() int { return apps(r, w.ID) }},
+		{"keys", n.Keys, q.Keys, func() int { return keys(r, w.ID, now) }},
 	} {
 		most, limited := limit(c.most)
 		if c.n == 0 || !limited {
@@ -169,6 +161,44 @@ func UsageOf(r raftstore.Reader, workspaceID string) (u Usage) {
 		u.Sandboxes++
 	}
 	return u
+}
+
+// Counts is what a workspace has of all that quotas limit.
+type Counts struct {
+	Usage
+	DiskMB         int
+	CreatesPerHour int // as far as the quota has them counted
+	Snapshots      int
+	VolumeMB       int
+	Templates      int
+	Databases      int
+	Apps           int
+	Keys           int
+}
+
+// CountsOf counts what a workspace has, as Check does.
+func CountsOf(r raftstore.Reader, workspaceID string, now time.Time) Counts {
+	return Counts{
+		Usage: UsageOf(r, workspaceID), DiskMB: DiskOf(r, workspaceID), CreatesPerHour: Created(r, workspaceID, now), Snapshots: snapshots(r, workspaceID),
+		VolumeMB: volumeMB(r, workspaceID), Templates: len(raftstore.Find(r, record.Templates, "workspace", workspaceID)),
+		Databases: databases(r, workspaceID), Apps: apps(r, workspaceID), Keys: keys(r, workspaceID, now),
+	}
+}
+
+func snapshots(r raftstore.Reader, workspaceID string) int {
+	return count(raftstore.Find(r, record.Snapshots, "workspace", workspaceID), func(s *record.Snapshot) bool { return s.Owner == nil && s.Status != record.ResourceDeleting })
+}
+
+func databases(r raftstore.Reader, workspaceID string) int {
+	return count(raftstore.Find(r, record.Databases, "workspace", workspaceID), func(d *record.Database) bool { return d.Status != record.DatabaseDeleting })
+}
+
+func apps(r raftstore.Reader, workspaceID string) int {
+	return count(raftstore.Find(r, record.Apps, "workspace", workspaceID), func(a *record.App) bool { return a.Status != record.AppDeleting })
+}
+
+func keys(r raftstore.Reader, workspaceID string, now time.Time) int {
+	return count(raftstore.Find(r, record.APIKeys, "workspace", workspaceID), func(k *record.APIKey) bool { return k.ExpiresAt.IsZero() || now.Before(k.ExpiresAt) })
 }
 
 // VolumeMB returns the quota of the total size of volumes, or otherwise, if there is

@@ -3,12 +3,14 @@ package org_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
+	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
@@ -53,6 +55,56 @@ func TestAWorkspaceKeepsAFewExpiredKeys(t *testing.T) {
 		}
 		if others := names("ws-other"); len(others) != made {
 			t.Errorf("tier %q: another workspace has lost %d keys", tier, made-len(others))
+		}
+	}
+}
+
+// Any member sees the limits of a workspace, and what it has of them.
+func TestMembersSeeTheLimitsOfAWorkspace(t *testing.T) {
+	r := newOrgRig(t, "free")
+	ann := r.login("ann")
+	vera := r.join(ann, "vera", api.RoleViewer)
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-1"}, WorkspaceID: ann.WorkspaceID, Name: "shop", Status: record.AppCreated})
+		testcluster.PutVolume(tx, &record.Volume{Meta: record.Meta{ID: "vol-1"}, WorkspaceID: ann.WorkspaceID, Name: "data", HostID: "h1", SizeMB: 64, Status: record.ResourceReady})
+		return nil
+	})
+	if _, err := r.CreateToken(t.Context(), ann, api.CreateToken{Name: "ci"}, core.Idempotency{}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.GetOrg(t.Context(), vera, ann.WorkspaceID)
+	if err != nil || out.Tier != "free" || out.Role != api.RoleViewer || out.Limits.Apps == nil || *out.Limits.Apps != 3 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if want := (api.WorkspaceUsage{Members: 2, Apps: 1, Keys: 1, VolumeMB: 64, DiskMB: 64}); out.Usage != want {
+		t.Errorf("%+v, want %+v", out.Usage, want)
+	}
+}
+
+// A key for an app that the workspace has not, maybe for its name, could do nothing.
+func TestAKeyIsForAnAppOfItsWorkspace(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	r.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-mine"}, WorkspaceID: ann.WorkspaceID, Name: "shop", Status: record.AppCreated})
+		raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-theirs"}, WorkspaceID: "ws-other", Name: "shop", Status: record.AppCreated})
+		return nil
+	})
+	for scope, ok := range map[string]bool{"app:app-mine": true, "app:shop": false, "app:app-theirs": false} {
+		in := api.CreateToken{Name: "ci", Scopes: []string{"volumes", scope}}
+		_, err := r.CreateToken(t.Context(), ann, in, core.Idempotency{})
+		_, err2 := r.CreateWorkspaceToken(t.Context(), ann.WorkspaceID, in, core.Idempotency{})
+		for _, err := range []error{err, err2} {
+			if ok {
+				if err != nil {
+					t.Errorf("%s: %v", scope, err)
+				}
+				continue
+			}
+			want(t, err, apierror.EInvalid, "invalid scopes")
+			if detail := apierror.As(err).Detail; !strings.HasPrefix(detail, scope+": want app: and the id") {
+				t.Errorf("detail %q", detail)
+			}
 		}
 	}
 }

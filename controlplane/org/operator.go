@@ -14,14 +14,19 @@ import (
 
 // workspace shows a workspace to an operator.
 func (s *Orgs) workspace(r raftstore.Reader, w *record.Workspace) api.Workspace {
-	used := limits.UsageOf(r, w.ID)
 	return api.Workspace{
 		ID: w.ID, Name: w.Name, Tier: s.core.Tiers.Name(w), Suspended: w.Suspended, SubscriptionStatus: string(w.SubscriptionStatus),
 		Quotas: api.Quotas(w.Quotas), Limits: api.Quotas(s.core.Tiers.Of(w)),
-		Usage: api.WorkspaceUsage{
-			Sandboxes: used.Sandboxes, CPU: used.CPU, MemoryMB: used.MemoryMB, DiskMB: limits.DiskOf(r, w.ID), Members: len(raftstore.Find(r, record.Users, "workspace", w.ID)),
-		},
-		PausedAt: api.NewTime(w.PausedAt), CreatedAt: api.Time{Time: w.CreatedAt},
+		Usage: s.usage(r, w), PausedAt: api.NewTime(w.PausedAt), CreatedAt: api.Time{Time: w.CreatedAt},
+	}
+}
+
+// usage is what a workspace has of what its limits are about.
+func (s *Orgs) usage(r raftstore.Reader, w *record.Workspace) api.WorkspaceUsage {
+	n := limits.CountsOf(r, w.ID, s.core.Clock())
+	return api.WorkspaceUsage{
+		Sandboxes: n.Sandboxes, CPU: n.CPU, MemoryMB: n.MemoryMB, DiskMB: n.DiskMB, Members: len(raftstore.Find(r, record.Users, "workspace", w.ID)),
+		CreatesPerHour: n.CreatesPerHour, Snapshots: n.Snapshots, VolumeMB: n.VolumeMB, Templates: n.Templates, Databases: n.Databases, Apps: n.Apps, Keys: n.Keys,
 	}
 }
 

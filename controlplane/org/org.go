@@ -275,6 +275,9 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 			if err != nil {
 				return err
 			}
+			if err := ownApps(tx, ws.ID, in.Scopes); err != nil {
+				return err
+			}
 			dropExpired(tx, ws.ID)
 			if err := s.core.Tiers.Admit(tx, ws, limits.Need{Keys: 1}); err != nil {
 				return err
@@ -293,6 +296,21 @@ func (s *Orgs) createToken(ctx context.Context, c core.Caller, in api.CreateToke
 		}
 		return out, nil
 	}
+}
+
+// ownApps refuses scopes for apps and functions that the workspace has not: a name in place
+// of an id would make a key that may do nothing.
+func ownApps(tx *raftstore.Tx, workspaceID string, scopes []string) error {
+	for _, scope := range scopes {
+		id, is := strings.CutPrefix(scope, core.ScopeApp)
+		if !is {
+			continue
+		}
+		if a, ok := raftstore.Get(tx, record.Apps, id); !ok || a.WorkspaceID != workspaceID {
+			return apierror.Invalid("invalid scopes", "%s: want app: and the id (app-… or fn-…) of an app or a function of this workspace", scope)
+		}
+	}
+	return nil
 }
 
 // mayMakeKeys returns the workspace for which the caller makes a key. Who has been removed

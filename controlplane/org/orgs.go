@@ -115,16 +115,16 @@ func workspacesOf(r raftstore.Reader, u *record.User) (out []*record.Workspace) 
 }
 
 // GetOrg returns one of the caller's workspaces.
-func (s *Orgs) GetOrg(ctx context.Context, c core.Caller, id string) (api.Org, error) {
+func (s *Orgs) GetOrg(ctx context.Context, c core.Caller, id string) (api.OrgDetails, error) {
 	view, err := s.core.Current(ctx)
 	if err != nil {
-		return api.Org{}, err
+		return api.OrgDetails{}, err
 	}
 	w, u, err := acting(view, c, id, core.Read)
 	if err != nil {
-		return api.Org{}, err
+		return api.OrgDetails{}, err
 	}
-	return s.org(w, u), nil
+	return api.OrgDetails{Org: s.org(w, u), Limits: api.Quotas(s.core.Tiers.Of(w)), Usage: s.usage(view, w)}, nil
 }
 
 // CreateOrg creates a workspace that the caller owns.

@@ -137,7 +137,9 @@ func (s *Volumes) create(ctx context.Context, c core.Caller, in api.CreateVolume
 }
 
 var (
-	errVolumeExists = &apierror.Error{Code: apierror.EConflict, Message: "volume already exists"}
+	errVolumeExists = &apierror.Error{
+		Code: apierror.EConflict, Message: "volume already exists", Detail: "one of this name is there: choose another name, or delete that one first",
+	}
 	// errVolumeLeaves says why a name is taken that no list shows.
 	errVolumeLeaves = &apierror.Error{
 		Code: apierror.EConflict, Message: "volume already exists", Detail: "one of this name is being deleted, which its host has not done yet; try again later",

@@ -80,7 +80,9 @@ func TestVolumes(t *testing.T) {
 	}
 	for _, size := range []*int{nil, n(512)} { // nor is it resized
 		_, err = make1(testplane.Caller, "data", size)
-		testplane.Want(t, err, apierror.EConflict, "volume already exists")
+		if e := testplane.Want(t, err, apierror.EConflict, "volume already exists"); !strings.Contains(e.Detail, "choose another name") {
+			t.Errorf("detail %q", e.Detail)
+		}
 	}
 	if _, err := make1(testplane.Stranger, "data", n(16)); err != nil { // names are the workspace's own
 		t.Fatal(err)

@@ -12,7 +12,10 @@ import (
 
 const maxURL = 2048 // bytes
 
-var errPrivateURL = apierror.Invalid("url is not public", "internal and private-network addresses are refused")
+// forDevelopment begins the end of a refusal whose reader may have a stack to try things on.
+const forDevelopment = "for local development, BERTH_WEBHOOK_ALLOW_PRIVATE=true in the control plane's environment allows"
+
+var errPrivateURL = apierror.Invalid("url is not public", "internal and private-network addresses are refused; %s them", forDevelopment)
 
 // checkURL refuses a URL that obviously cannot be an endpoint. The addresses of a host
 // name are checked when they are dialled.
@@ -27,7 +30,10 @@ func (s *Webhooks) checkURL(raw string) error {
 	case err != nil || u.Opaque != "":
 		return apierror.Invalid("invalid url", "it cannot be parsed")
 	case u.Scheme != "https" && (u.Scheme != "http" || !s.cfg.AllowPrivate):
-		return apierror.Invalid("invalid url", "it must begin with https://")
+		if s.cfg.AllowPrivate {
+			return apierror.Invalid("invalid url", "it must begin with https:// or http://")
+		}
+		return apierror.Invalid("invalid url", "it must begin with https://; %s http:// too", forDevelopment)
 	case u.Hostname() == "" || !validPort(u.Port()):
 		return apierror.Invalid("invalid url", "it has no host, or no port that could be")
 	case u.User != nil || u.Fragment != "":

@@ -202,6 +202,23 @@ func TestURLsThatAreTaken(t *testing.T) {
 	}
 }
 
+// Who tries webhooks on a stack of their own learns what allows it.
+func TestARefusedURLNamesWhatAllowsIt(t *testing.T) {
+	for _, c := range []struct {
+		url, detail string
+		private     bool
+	}{
+		{"http://127.0.0.1:9000/", "it must begin with https://; for local development, BERTH_WEBHOOK_ALLOW_PRIVATE=true in the control plane's environment allows http:// too", false},
+		{"https://127.0.0.1:9000/", "internal and private-network addresses are refused; for local development, BERTH_WEBHOOK_ALLOW_PRIVATE=true in the control plane's environment allows them", false},
+		{"ftp://127.0.0.1", "it must begin with https:// or http://", true},
+	} {
+		_, err := withoutAStore(webhook.Config{AllowPrivate: c.private}).Create(t.Context(), caller, api.CreateWebhookEndpoint{URL: c.url}, core.Idempotency{})
+		if detail := apierror.As(err).Detail; detail != c.detail {
+			t.Errorf("%s: %q", c.url, detail)
+		}
+	}
+}
+
 func TestWhatElseIsRefused(t *testing.T) {
 	w := withoutAStore(webhook.Config{})
 	_, err := w.Create(t.Context(), caller, api.CreateWebhookEndpoint{URL: "https://example.com", Events: []api.WebhookEventType{"sandbox.running"}}, core.Idempotency{})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -91,7 +92,29 @@ func command() *cobra.Command {
 	prepare.RunE = func(cmd *cobra.Command, _ []string) error {
 		return stack.Prepare(cmd.Context(), stack.Options{Templates: *templates, Builds: *builds, Notify: notify}, *kernelOnly, os.Stderr)
 	}
-	root.AddCommand(up, down, prepare)
+	token := &cobra.Command{
+		Use:     "token",
+		Short:   "Print a JWT of another person, for a day, on the stack whose settings are loaded",
+		Example: "  BERTH_JWT=$(bin/devstack token --email grace@example.com) bin/berth org accept LINK",
+		Args:    cobra.NoArgs,
+	}
+	email := token.Flags().String("email", "", "the person's address, which is also who the person is")
+	token.RunE = func(cmd *cobra.Command, _ []string) error {
+		key := os.Getenv(stack.JWTKey)
+		if key == "" {
+			return errors.New(stack.JWTKey + " is not set: load the settings of the running stack: set -a; . .berth/dev.env; set +a")
+		}
+		if !strings.Contains(*email, "@") {
+			return fmt.Errorf("--email %q: want an address such as grace@example.com", *email)
+		}
+		jwt, err := stack.MintJWT(key, *email, *email, 24*time.Hour)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), jwt)
+		return nil
+	}
+	root.AddCommand(up, down, prepare, token)
 	return root
 }
 

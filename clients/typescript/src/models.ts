@@ -1215,6 +1215,21 @@ export interface Org {
   tier: string;
 }
 
+/** OrgDetails is the answer to GET /v1/orgs/{id}. */
+export interface OrgDetails {
+  /** (RFC 3339) */
+  created_at: string;
+  id: string;
+  /** those that apply; absent: no limit */
+  limits: Quotas;
+  name: string;
+  /** Role says what a member may do in an organization. */
+  role: string;
+  suspended: boolean;
+  tier: string;
+  usage: WorkspaceUsage;
+}
+
 /** Owner is the app or database that manages a sandbox. */
 export interface Owner {
   id: string;
@@ -2015,15 +2030,25 @@ export interface Workspace {
   paused_at?: string;
 }
 
-/** WorkspaceUsage is what a workspace has now. */
+/** WorkspaceUsage is what a workspace has now, by the names of the quotas that limit it. */
 export interface WorkspaceUsage {
+  /** and functions */
+  apps: number;
   /** of those that are not hibernated */
   cpu: number;
+  /** of sandboxes in the last hour; 0 where no quota has them counted */
+  creates_per_hour: number;
+  databases: number;
   /** of sandboxes, databases, snapshots and volumes together */
   disk_mb: number;
+  /** that have not expired */
+  keys: number;
   members: number;
   /** likewise */
   memory_mb: number;
   /** without those of apps and databases */
   sandboxes: number;
+  snapshots: number;
+  templates: number;
+  volume_mb: number;
 }

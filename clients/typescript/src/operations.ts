@@ -1058,8 +1058,8 @@ export function getLifecycle(id: string): Call<m.Lifecycle> {
   };
 }
 
-/** Read an organization. */
-export function getOrg(id: string): Call<m.Org> {
+/** Read an organization, its limits and what it uses. */
+export function getOrg(id: string): Call<m.OrgDetails> {
   return {
     kind: "call",
     method: "GET",

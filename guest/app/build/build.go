@@ -217,7 +217,9 @@ func (b *builder) detect(context.Context) error {
 	}
 	b.setPlan()
 	p := b.found.Plan
-	b.say("Detected %s", p.Framework)
+	if !b.in.NoImage { // of a function nothing is detected: a runner starts it
+		b.say("Detected %s", p.Framework)
+	}
 	for _, note := range b.found.Notes {
 		b.say("Note: %s", note)
 	}

@@ -112,6 +112,24 @@ func TestWhatABuildLeavesIsCleaned(t *testing.T) {
 	}
 }
 
+// Of a function nothing is detected: a runner starts it.
+func TestWhatIsDetectedIsSaidOfApps(t *testing.T) {
+	for _, function := range []bool{false, true} {
+		_, _, cfg, err := run(t, appapi.Build{StartCommand: "x", NoImage: function}, map[string]string{"a": ""})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, err := applog.Open(filepath.Join(cfg.Home, "log"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(log.LastLines(100), "\n"); strings.Contains(text, "Detected other") == function {
+			t.Errorf("function %t: %q", function, text)
+		}
+		_ = log.Close()
+	}
+}
+
 func TestTheAppsOwnVariables(t *testing.T) {
 	env := Made{Path: []string{"/app/node_modules/.bin"}, Venv: "/app/.venv"}.Environ("/home/app")
 	if env["PATH"] != "/app/node_modules/.bin:/home/app/.local/bin:"+usualPath || env["VIRTUAL_ENV"] != "/app/.venv" || env["HOME"] != "/home/app" || len(env) != 3 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -462,24 +463,27 @@ func TestAFunctionThatCannotBeLoaded(t *testing.T) {
 		runtime string
 		files   map[string]string
 		text    string
+		code    int // 78: it would end the same way again
 	}{
-		"python, none":       {"python", nil, "handler.py"},
-		"python, raises":     {"python", map[string]string{"handler.py": "raise ValueError('at import')"}, "ValueError: at import"},
-		"python, no syntax":  {"python", map[string]string{"handler.py": "def handler(:"}, "SyntaxError"},
-		"python, no handler": {"python", map[string]string{"handler.py": "x = 1"}, "handler.py has no function named handler"},
-		"python, exits":      {"python", map[string]string{"handler.py": "import os\nos._exit(0)"}, ""},
-		"node, none":         {"node", nil, "there is no handler.mjs or handler.js or handler.cjs"},
-		"node, raises":       {"node", map[string]string{"handler.mjs": "throw new TypeError('at import')"}, "TypeError: at import"},
-		"node, no syntax":    {"node", map[string]string{"handler.mjs": "export default ("}, "SyntaxError"},
-		"node, no handler":   {"node", map[string]string{"handler.cjs": "module.exports = { x: 1 }"}, "handler.cjs exports no function"},
-		"node, no package":   {"node", map[string]string{"handler.mjs": "import 'no-such-package'"}, "no-such-package"},
+		"python, none":       {"python", nil, "handler.py", 1},
+		"python, raises":     {"python", map[string]string{"handler.py": "raise ValueError('at import')"}, "ValueError: at import", 1},
+		"python, no syntax":  {"python", map[string]string{"handler.py": "def handler(:"}, "SyntaxError", 78},
+		"python, no package": {"python", map[string]string{"handler.py": "import no_such_package"}, "ModuleNotFoundError", 78},
+		"python, no handler": {"python", map[string]string{"handler.py": "x = 1"}, "handler.py has no function named handler", 78},
+		"python, exits":      {"python", map[string]string{"handler.py": "import os\nos._exit(0)"}, "", 1},
+		"node, none":         {"node", nil, "there is no handler.mjs or handler.js or handler.cjs", 78},
+		"node, raises":       {"node", map[string]string{"handler.mjs": "throw new TypeError('at import')"}, "TypeError: at import", 1},
+		"node, no syntax":    {"node", map[string]string{"handler.mjs": "export default ("}, "SyntaxError", 78},
+		"node, no handler":   {"node", map[string]string{"handler.cjs": "module.exports = { x: 1 }"}, "handler.cjs exports no function", 78},
+		"node, no package":   {"node", map[string]string{"handler.mjs": "import 'no-such-package'"}, "no-such-package", 78},
+		"node, no module":    {"node", map[string]string{"handler.cjs": "require('no-such-package')"}, "no-such-package", 78},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFunction(t, c.runtime, 30, c.files)
 			select {
 			case err := <-f.end:
-				if err == nil || !strings.Contains(f.log(), c.text) {
+				if ended, ok := errors.AsType[*exec.ExitError](err); !ok || ended.ExitCode() != c.code || !strings.Contains(f.log(), c.text) {
 					t.Errorf("%v:\n%s", err, f.log())
 				}
 			case <-time.After(timescale.Limit(20 * time.Second)):

@@ -144,7 +144,7 @@ func (a *App) once(ctx context.Context) {
 		}
 	})
 	if err == nil {
-		a.say("The app %s.", how(ended))
+		a.say("It %s.", how(ended)) // an app, or the runner of a function
 	}
 }
 

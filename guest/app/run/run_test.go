@@ -60,7 +60,7 @@ func TestAnAppThatEndsIsStartedAgain(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	text := strings.Join(st.LastLines, "\n")
-	if !strings.Contains(text, "here is ********") || !strings.Contains(text, "==> The app failed with exit code 3.") || strings.Contains(text, "hunter22") {
+	if !strings.Contains(text, "here is ********") || !strings.Contains(text, "==> It failed with exit code 3.") || strings.Contains(text, "hunter22") {
 		t.Error(text)
 	}
 	a.Stop()

@@ -42,15 +42,23 @@ func randomHex(bytes int) string {
 // MintJWT signs a JWT for a subject. Each subject is a user with its own
 // workspace.
 func (s *Stack) MintJWT(subject string, valid time.Duration) (string, error) {
+	return MintJWT(s.secrets.jwtKey, subject, subject+"@berth.invalid", valid)
+}
+
+// JWTKey is the variable with the key that signs JWTs.
+const JWTKey = "BERTH_JWT_HS256_KEY"
+
+// MintJWT signs a JWT with the key of a stack.
+func MintJWT(key, subject, email string, valid time.Duration) (string, error) {
 	now := time.Now()
 	token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
 		"iss":   devIssuer,
 		"sub":   subject,
-		"email": subject + "@berth.invalid",
+		"email": email,
 		"iat":   now.Unix(),
 		"exp":   now.Add(valid).Unix(),
 	})
-	return token.SignedString([]byte(s.secrets.jwtKey))
+	return token.SignedString([]byte(key))
 }
 
 // NewToken creates a user for the subject and an API key for its workspace,
@@ -110,6 +118,7 @@ func (s *Stack) WriteEnv(path string) error {
 		{"BERTH_URLS", strings.Join(s.URLs, ",")},
 		{"BERTH_TOKEN", s.Token},
 		{"BERTH_JWT", s.JWT},
+		{JWTKey, s.secrets.jwtKey},
 		{"BERTH_ADMIN_TOKEN", s.AdminToken},
 		{"BERTH_PREVIEW_SUFFIX", s.previewSuffix()},
 		{"BERTH_APP_SUFFIX", s.appSuffix()},

@@ -74,7 +74,7 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		"BERTH_PEER_LISTEN="+o.address(id, o.peerPort(i)),
 		"BERTH_PEERS="+strings.Join(peers, ","),
 		"BERTH_ADMIN_TOKEN="+s.adminToken,
-		"BERTH_JWT_HS256_KEY="+s.jwtKey,
+		JWTKey+"="+s.jwtKey,
 		"BERTH_JWT_ISSUER="+devIssuer,
 		"BERTH_PREVIEW_SUFFIX="+o.previewSuffix(),
 		"BERTH_PREVIEW_URL=http://{port}-{id}."+o.previewSuffix()+":"+strconv.Itoa(o.apiPort(i)),

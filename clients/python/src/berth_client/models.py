@@ -2312,6 +2312,35 @@ class Org:
 
 
 @dataclass(slots=True, kw_only=True)
+class OrgDetails:
+    """OrgDetails is the answer to GET /v1/orgs/{id}."""
+
+    created_at: datetime
+    id: str
+    limits: Quotas
+    """those that apply; absent: no limit"""
+    name: str
+    role: str
+    """Role says what a member may do in an organization."""
+    suspended: bool
+    tier: str
+    usage: WorkspaceUsage
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> OrgDetails:
+        return cls(
+            created_at=datetime.fromisoformat(raw["created_at"]),
+            id=raw["id"],
+            limits=Quotas.from_json(raw["limits"]),
+            name=raw["name"],
+            role=raw["role"],
+            suspended=raw["suspended"],
+            tier=raw["tier"],
+            usage=WorkspaceUsage.from_json(raw["usage"]),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
 class Owner:
     """Owner is the app or database that manages a sandbox."""
 
@@ -3904,24 +3933,41 @@ class Workspace:
 
 @dataclass(slots=True, kw_only=True)
 class WorkspaceUsage:
-    """WorkspaceUsage is what a workspace has now."""
+    """WorkspaceUsage is what a workspace has now, by the names of the quotas that limit it."""
 
+    apps: int
+    """and functions"""
     cpu: int
     """of those that are not hibernated"""
+    creates_per_hour: int
+    """of sandboxes in the last hour; 0 where no quota has them counted"""
+    databases: int
     disk_mb: int
     """of sandboxes, databases, snapshots and volumes together"""
+    keys: int
+    """that have not expired"""
     members: int
     memory_mb: int
     """likewise"""
     sandboxes: int
     """without those of apps and databases"""
+    snapshots: int
+    templates: int
+    volume_mb: int
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> WorkspaceUsage:
         return cls(
+            apps=raw["apps"],
             cpu=raw["cpu"],
+            creates_per_hour=raw["creates_per_hour"],
+            databases=raw["databases"],
             disk_mb=raw["disk_mb"],
+            keys=raw["keys"],
             members=raw["members"],
             memory_mb=raw["memory_mb"],
             sandboxes=raw["sandboxes"],
+            snapshots=raw["snapshots"],
+            templates=raw["templates"],
+            volume_mb=raw["volume_mb"],
         )

@@ -1044,12 +1044,12 @@ def get_lifecycle(id: str) -> Call[m.Lifecycle]:
     )
 
 
-def get_org(id: str) -> Call[m.Org]:
-    """Read an organization."""
+def get_org(id: str) -> Call[m.OrgDetails]:
+    """Read an organization, its limits and what it uses."""
     return Call(
         method="GET",
         path=f"/v1/orgs/{_q(id)}",
-        decode=m.Org.from_json,
+        decode=m.OrgDetails.from_json,
     )
 
 

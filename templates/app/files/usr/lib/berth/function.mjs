@@ -19,10 +19,12 @@ const MAX_PART = 256 << 10; // bytes of a streamed answer between the two proces
 const MAX_AT_ONCE = 100; // invocations
 const MAX_HEADERS = 32 << 10; // bytes
 const MAX_LOADING = 60_000; // milliseconds
+const CANNOT_LOAD = 78; // exit code: trying again would end the same way. The control plane knows it
 const HANDLERS = ['handler.mjs', 'handler.js', 'handler.cjs'];
 
 const FAILED = 'berth-function-failed'; // has Berth add the log, which it masks, up to the line of the invocation
 const HOP = new Set(['connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'content-length', FAILED]);
+const NO_MODULE = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'];
 
 // The worker.
 
@@ -68,7 +70,7 @@ function answerOf(result) {
   } catch (e) {
     throw new Nonsense(`the answer is no JSON: ${e.message}`);
   }
-  if (text === undefined) throw new Nonsense(`the answer is a ${typeof result}`);
+  if (text === undefined) throw new Nonsense(`the answer, of type ${typeof result}, is no JSON`);
   if (text.length > MAX_BODY) throw new Nonsense(`the answer has more than ${MAX_BODY} bytes: stream it, by a Response`);
   return new Response(text, { headers: { 'content-type': 'application/json' } });
 }
@@ -95,7 +97,7 @@ async function work() {
     },
     (e) => {
       console.error(e instanceof Nonsense ? e.message : e);
-      process.exit(1);
+      process.exit(e instanceof Nonsense || e instanceof SyntaxError || NO_MODULE.includes(e?.code) ? CANNOT_LOAD : 1);
     },
   );
   process.on('message', async (m) => {
@@ -210,7 +212,7 @@ class Front {
       console.error(`the handler has not been loaded within ${MAX_LOADING / 1000} s`);
       worker.child.kill('SIGKILL');
     }, MAX_LOADING);
-    if (!(await worker.ready)) process.exit(1); // whoever started this starts it again
+    if (!(await worker.ready)) process.exit(worker.child.exitCode === CANNOT_LOAD ? CANNOT_LOAD : 1); // whoever started this starts it again
     clearTimeout(late);
     return worker;
   }

@@ -31,6 +31,7 @@ MAX_PART = 256 << 10  # bytes of a streamed answer between the two processes
 MAX_AT_ONCE = 100  # invocations
 MAX_HEADERS = 32 << 10  # bytes
 MAX_LOADING = 60  # seconds
+CANNOT_LOAD = 78  # exit code: trying again would end the same way. The control plane knows it
 HANDLER = "handler.py"
 
 SIZES = struct.Struct(">II")
@@ -155,7 +156,7 @@ def answer_of(result):
         try:
             kind, body = "application/json", json.dumps(result, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as e:
-            raise Nonsense(f"the answer is a {type(result).__name__} that is no JSON: {e}") from None
+            raise Nonsense(f"the answer, of type {type(result).__name__}, is no JSON: {e}") from None
     if isinstance(body, bytes) and len(body) > MAX_BODY:
         raise Nonsense(f"the answer has {len(body)} bytes, at most {MAX_BODY}: stream it, by an iterator")
     if kind and not any(name.lower() == "content-type" for name, _ in headers):
@@ -199,7 +200,7 @@ class Worker:
             self.handler = load()
         except BaseException as e:  # noqa: BLE001: whatever it is, it is the handler's
             say(f"{e}" if isinstance(e, Nonsense) else trace(e).rstrip(), sys.stderr)
-            os._exit(1)
+            os._exit(CANNOT_LOAD if isinstance(e, (Nonsense, SyntaxError, ImportError)) else 1)
         send(self.out, self.lock, {"kind": "ready"})
         while True:
             try:
@@ -348,7 +349,7 @@ class Front:
             p.kill()
         elif not p.gone:
             return p
-        os._exit(1)  # whoever started this starts it again
+        os._exit(CANNOT_LOAD if p.child.returncode == CANNOT_LOAD else 1)  # whoever started this starts it again
 
     def current(self):
         with self.guard:
