@@ -93,7 +93,8 @@ func appSource() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return out.Bytes(), errors.Join(w.Close(), zip.Close())
+	err = errors.Join(w.Close(), zip.Close())
+	return out.Bytes(), err
 }
 
 // deployApp deploys the last upload, and waits until it is live.

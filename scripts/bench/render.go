@@ -199,6 +199,7 @@ func renderInto(document, file string) error {
 	return os.WriteFile(document, rendered, 0o644)
 }
 
+// render fills the tables of a document. A table of which nothing was measured stays.
 func render(text []byte, numbers map[string]entry) ([]byte, error) {
 	var failed error
 	out := place.ReplaceAllFunc(text, func(found []byte) []byte {
@@ -211,9 +212,14 @@ func render(text []byte, numbers map[string]entry) ([]byte, error) {
 		var b bytes.Buffer
 		b.Write(part[1])
 		b.WriteString(table.head)
+		measured := false
 		for _, row := range table.rows {
 			value, goal := fill(row.value, numbers), fill(row.goal, numbers)
+			measured = measured || value != notMeasured
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", row.what, value, goal)
+		}
+		if !measured {
+			return found
 		}
 		b.Write(part[3])
 		return b.Bytes()
@@ -234,10 +240,12 @@ func fill(text string, numbers map[string]entry) string {
 		return strings.TrimSpace(thousands(number(n.Value)) + " " + unitOf(n.Unit))
 	})
 	if !measured && out != text {
-		return "not measured"
+		return notMeasured
 	}
 	return out
 }
+
+const notMeasured = "not measured"
 
 // unitOf is how a unit is written behind its number.
 func unitOf(unit string) string { return strings.Replace(unit, "1/s", "/s", 1) }

@@ -31,6 +31,10 @@ func TestRender(t *testing.T) {
 	if err != nil || string(again) != string(out) {
 		t.Errorf("once more it is another: %v\n%s", err, again)
 	}
+	kept := "<!-- bench:transitions -->\nof another run\n<!-- /bench -->"
+	if out, err := render([]byte(kept), map[string]entry{"upload_64_mib": {1, "MB/s"}}); err != nil || string(out) != kept {
+		t.Errorf("a table of which nothing was measured: %v\n%s", err, out)
+	}
 	if _, err := render([]byte("<!-- bench:nothing -->\n<!-- /bench -->"), numbers); err == nil {
 		t.Error("a table that there is not: no error")
 	}
