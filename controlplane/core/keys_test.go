@@ -79,22 +79,21 @@ func TestKeysOfWorkspacesThatAreGoneExpire(t *testing.T) {
 	}
 }
 
-// The large answers of a workspace that has too many go, the oldest first. Their keys stay.
-func TestLargeAnswersGo(t *testing.T) {
+// The oldest answers of a workspace whose answers take too much go. Their keys stay.
+func TestOldAnswersGo(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	answered := func(workspace string, n, size int, age time.Duration) *record.IdempotencyKey {
 		k := keyOf(workspace, n, age, now)
 		k.Answer = make([]byte, size)
 		return k
 	}
-	old, small, young, other := answered("w1", 1, 4000, 3*time.Hour), answered("w1", 2, answerSmall, 4*time.Hour), answered("w1", 3, 4000, 0), answered("w2", 1, 4000, time.Hour)
+	old, small, young, other := answered("w1", 1, 4000, 3*time.Hour), answered("w1", 2, 1000, 4*time.Hour), answered("w1", 3, 4000, 0), answered("w2", 1, 4000, time.Hour)
 	nobodys := answered("", 1, 20_000, time.Hour)
 	rows := []*record.IdempotencyKey{young, other, small, nobodys, old}
 	for most, want := range map[int][]string{
-		10_000: nil,
-		9000:   {old.ID},
-		5024:   {old.ID},
-		5023:   {old.ID, young.ID},
+		9000: nil,
+		8999: {small.ID},
+		7999: {small.ID, old.ID},
 	} {
 		if got := heavyAnswers(rows, most); !slices.Equal(got, want) {
 			t.Errorf("at most %d: %q go, want %q", most, got, want)

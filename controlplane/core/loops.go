@@ -13,8 +13,8 @@ import (
 
 const loopKeys = "expired idempotency keys"
 
-// Loops remove old idempotency keys, the answers of workspaces that have too many large
-// ones, and outcomes of flows.
+// Loops remove old idempotency keys, the oldest answers of workspaces whose answers take too
+// much, and outcomes of flows.
 func (c *Core) Loops(t *loops.Term) []loops.Loop {
 	return []loops.Loop{
 		{Name: loopKeys, Every: loops.ExpiryEvery, Pass: func(ctx context.Context) {
@@ -89,21 +89,19 @@ func expiredKeys(rows []*record.IdempotencyKey, now time.Time, most int, there f
 	return ids
 }
 
-// heavyAnswers returns the ids of keys whose answers are to go: the oldest of those that are
-// not small, of workspaces whose answers take more than most bytes. A create whose answer is
-// gone is still known, and answers what there is.
+// heavyAnswers returns the ids of keys whose answers are to go: the oldest of workspaces
+// whose answers take more than most bytes. A create whose answer is gone is still known, and
+// answers what there is.
 func heavyAnswers(rows []*record.IdempotencyKey, most int) (ids []string) {
-	size, large := map[string]int{}, map[string][]*record.IdempotencyKey{} // by workspace
+	size, answered := map[string]int{}, map[string][]*record.IdempotencyKey{} // by workspace
 	for _, k := range rows {
-		if k.WorkspaceID == "" {
+		if k.WorkspaceID == "" || len(k.Answer) == 0 {
 			continue
 		}
 		size[k.WorkspaceID] += len(k.Answer)
-		if len(k.Answer) > answerSmall {
-			large[k.WorkspaceID] = append(large[k.WorkspaceID], k)
-		}
+		answered[k.WorkspaceID] = append(answered[k.WorkspaceID], k)
 	}
-	for owner, keys := range large {
+	for owner, keys := range answered {
 		if size[owner] <= most {
 			continue
 		}

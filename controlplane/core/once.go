@@ -20,14 +20,13 @@ import (
 // for a day, those of 500 creates a second would be 43 million, and take tens of gigabytes
 // on every replica.
 //
-// If the answers of a workspace's keys take more than answersMost bytes, the oldest of those
-// of more than answerSmall bytes go. Their keys stay.
+// If the answers of a workspace's keys take more than answersMost bytes, the oldest answers
+// go. Their keys stay.
 const (
 	idempotencyKept  = 24 * time.Hour
 	idempotencyLeast = time.Hour
 	idempotencyMost  = 10_000
 	answersMost      = 64 << 20
-	answerSmall      = 1 << 10
 )
 
 // Idempotency makes a create repeatable.
