@@ -46,6 +46,8 @@ type managed struct {
 	commits *commits
 	gate    sync.RWMutex // held by writers for each commit; by who looks, for all
 	writers []*writer
+
+	failoverBegan time.Time // zero: there was none
 }
 
 // runDatabases has clients commit into databases while steps put them to sleep, kill

@@ -190,8 +190,8 @@ func (d *managed) archived(ctx context.Context) (*loss, error) {
 			return err
 		case timeline == 0 || len(a.BaseBackups) == 0 || a.LastRestorable == nil || a.LastArchivedLSN == nil:
 			return fmt.Errorf("it has %+v", a)
-		case timeline > 1 && !a.BaseBackups[len(a.BaseBackups)-1].StartedAt.After(since), !a.LastRestorable.After(since):
-			// (The first timeline may be backed up before its first commit.)
+		case !a.BaseBackups[len(a.BaseBackups)-1].StartedAt.After(d.failoverBegan), !a.LastRestorable.After(since):
+			// (A timeline may be backed up before its first commit.)
 			return fmt.Errorf("of timeline %d, served since %s, it does not have enough: %+v", timeline, since, a)
 		}
 		known = &loss{timeline: timeline, after: asked.Add(-time.Duration(a.LagSeconds*float64(time.Second)) - heartbeatTime)}
@@ -259,6 +259,7 @@ func (d *managed) failOver(ctx context.Context, r *rand.Rand, known *loss, force
 	if err != nil {
 		return err
 	}
+	d.failoverBegan = time.Now()
 	say("database %s: %s", d.id, answer.Error)
 	said := endsAt.FindStringSubmatch(answer.Error)
 	if said == nil {
