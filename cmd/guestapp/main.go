@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-cloud/berth/guest/app/agent"
+	"github.com/berth-cloud/berth/guest/app/build"
 	"github.com/berth-cloud/berth/guest/app/command"
 	"github.com/berth-cloud/berth/guest/app/contain"
 	"github.com/berth-cloud/berth/guest/app/static"
@@ -30,10 +31,11 @@ var version = "dev"
 
 const usage = `guestapp is Berth's program in an app's guest.
 
-  guestapp serve [flags]     build and run an app as the host says
-  guestapp static [flags]    serve a directory as a site
-  guestapp contain [flags]   run a command in namespaces of its own; guestapp does
-  guestapp version           print the version
+  guestapp serve [flags]       build and run an app as the host says
+  guestapp static [flags]      serve a directory as a site
+  guestapp install-go [flags]  install Go from the proxy of its modules; guestapp does
+  guestapp contain [flags]     run a command in namespaces of its own; guestapp does
+  guestapp version             print the version
 `
 
 func main() {
@@ -53,6 +55,8 @@ func main() {
 		err = serve(ctx, log, os.Args[2:])
 	case "static":
 		err = site(ctx, os.Args[2:])
+	case build.InstallGoMode:
+		err = installGo(ctx, os.Args[2:])
 	case contain.OutsideMode:
 		err = outside(os.Args[2:])
 	case "version", "--version":
@@ -116,6 +120,22 @@ func protect(log *slog.Logger) {
 			log.Warn("commands are not limited", "resource", what, "error", err)
 		}
 	}
+}
+
+// installGo prints where Go is then.
+func installGo(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet(build.InstallGoMode, flag.ContinueOnError)
+	proxy := flags.String("proxy", build.GoProxy, "the proxy of Go's modules")
+	version := flags.String("version", "", "the version, as 1.22, 1.22.3 or >=1.22; empty for the newest")
+	dir := flags.String("dir", "", "directory that Go's is made below")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	goroot, err := build.InstallGo(ctx, *proxy, *version, *dir)
+	if err == nil {
+		fmt.Println(goroot)
+	}
+	return err
 }
 
 func outside(args []string) error {

@@ -28,7 +28,7 @@ type Config struct {
 	Version string
 	Listen  netip.AddrPort
 	Peer    netip.Addr // the only address that is answered
-	Program string     // this program, which serves static sites as the tenant's user, and contains images
+	Program string     // this program, which serves static sites and installs Go as the tenant's user, and contains images
 	Buildah string     // the program that builds images; "": buildah, in PATH
 
 	Dir     string // the agent's own
@@ -245,6 +245,7 @@ func (a *Agent) build(ctx context.Context, in appapi.Build, log *applog.Log) {
 		Cloner:  &source.Cloner{Runner: a.cfg.Runner, User: a.cfg.GitUser, Home: a.path("stage/home"), Limits: a.cfg.Limits},
 		WorkDir: a.cfg.WorkDir, Staging: a.path("stage/source"), Upload: a.path(uploadFile), Cache: a.cfg.Cache, Home: a.cfg.Home, Temp: a.cfg.Temp,
 		Image:     &image.Builder{Runner: a.cfg.Runner, Program: a.cfg.Program, User: a.cfg.Runner.User, Dir: a.path("image"), Buildah: a.cfg.Buildah},
+		Program:   a.cfg.Program,
 		LastCache: a.path(cacheFile),
 	}, in, log, func(change func(*appapi.BuildStatus)) {
 		a.mu.Lock()

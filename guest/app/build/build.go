@@ -35,6 +35,8 @@ type Config struct {
 	Home    string         // of the tenant's commands
 	Temp    string         // is emptied of what they left; "": nothing is
 	Image   *image.Builder // of apps with a Dockerfile; nil: there can be none
+	// Program is guestapp, which installs Go; "": it is not installed so.
+	Program string
 	// LastCache is the file with the caches of an earlier build, which need not be there.
 	LastCache string
 }

@@ -75,6 +75,13 @@ func (b *builder) tool(ctx context.Context, t detect.Tool) (string, error) {
 			return "", context.Cause(ctx)
 		}
 	}
+	if t.Name == "go" && b.Program != "" {
+		if err := b.goToolchain(ctx, t.Version); err == nil {
+			return b.version(ctx, p.argv), nil
+		} else if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+	}
 	if p.npm != "" {
 		if err := b.npm(ctx, t.Name, want); err == nil {
 			return b.version(ctx, p.argv), nil
@@ -164,6 +171,22 @@ func (b *builder) mise(ctx context.Context, name, version string) error {
 		return errors.Join(err, fmt.Errorf("mise where %s: %s %q", spec, ended, dir))
 	}
 	b.made.Path = append([]string{filepath.Join(dir, "bin"), dir}, b.made.Path...)
+	return nil
+}
+
+// goToolchain installs Go from the proxy of Go's modules, in the cache.
+func (b *builder) goToolchain(ctx context.Context, want string) error {
+	b.say("Installing go %s", want)
+	dir := b.cache("runtimes", "go")
+	var where bytes.Buffer
+	ended, err := b.Runner.Run(ctx, command.Command{
+		Argv: []string{b.Program, InstallGoMode, "-version", want, "-dir", dir}, Dir: b.Home, Env: []map[string]string{b.base(), b.caches()},
+	}, &bounded{&where}, b.out)
+	goroot := strings.TrimSpace(where.String())
+	if err != nil || !ended.OK() || !filepath.IsAbs(goroot) {
+		return errors.Join(err, fmt.Errorf("install Go: it %s", ended))
+	}
+	b.made.Path = append([]string{filepath.Join(goroot, "bin")}, b.made.Path...)
 	return nil
 }
 
