@@ -200,7 +200,7 @@ nested: ## the suite and every operation of a sandbox on the real Cloud Hypervis
 	@$(MAKE) --no-print-directory build
 	@scripts/build '-s -w' ./vmm/conformance/probe
 	@go test -c -o bin/conformance.test ./vmm/conformance/
-	@env -u BERTH_VMM bin/devstack prepare --template base,postgres-16
+	@env -u BERTH_VMM bin/devstack prepare --template base,postgres-16,app
 	@exec nice -n 5 bin/nested $(NESTED)
 
 .PHONY: lint

@@ -131,8 +131,10 @@ func (e *Error) NoSpace() bool {
 }
 
 // lacking are the errors of system calls that say what a host has too little of, by the
-// words in which Rust writes them.
+// words in which Rust writes them, and an image that another program has locked
+// (LockError in block/src/io/fcntl.rs).
 var lacking = func() (words []string) {
+	words = append(words, "file is already locked")
 	for _, e := range []syscall.Errno{
 		syscall.EAGAIN, syscall.ENOMEM, syscall.EBUSY, syscall.ENFILE, syscall.EMFILE, syscall.ENOSPC, syscall.EDQUOT,
 	} {

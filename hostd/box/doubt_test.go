@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/vmm"
@@ -272,6 +273,26 @@ func TestTheTimeOfASaveRunsFromItsPause(t *testing.T) {
 				return within(ctx, 100*time.Second)
 			}
 			return slow(ctx, name)
+		})
+		_, err := d.Hibernate(t.Context(), idA)
+		must(t, err)
+		must(t, d.Delete(t.Context(), idA, 1))
+		d.Close()
+	})
+}
+
+// The memory of a large database is written whole, to a disk that takes 125 MB in a second.
+func TestMuchMemoryMayTakeLongToBeSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const memoryMB = 16384
+		w, d, _ := world(t, func(c *box.Config, _ *box.Deps) { c.MemoryMB = 2 * memoryMB })
+		w.MemoryMB = memoryMB
+		put(t, d, idA)
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name == "snapshot" {
+				return within(ctx, memoryMB/125*time.Second)
+			}
+			return nil
 		})
 		_, err := d.Hibernate(t.Context(), idA)
 		must(t, err)

@@ -274,6 +274,7 @@ func TestAMemoryThatTheVMMRefuses(t *testing.T) {
 		"it dies of it":                 {die(syscall.SIGABRT), false, true},
 		"it is killed meanwhile":        {die(syscall.SIGKILL), false, false},
 		"the host has too little room":  {say(&vmm.Error{Status: 500, Messages: []string{"mmap", "Cannot allocate memory (os error 12)"}}), false, false},
+		"its disk is locked":            {say(&vmm.Error{Status: 500, Messages: []string{"Error locking disk images: Another instance likely holds a lock", "The file is already locked"}}), false, false},
 		"another box than a database's": {say(refused), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {

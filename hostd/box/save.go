@@ -20,8 +20,18 @@ import (
 	"github.com/berth-cloud/berth/vmm"
 )
 
-// saveTimeout bounds the saving of a VM's memory, once it is paused.
+// saveTimeout bounds the saving of a VM's memory, once it is paused, apart from what
+// a slow disk takes for the memory.
 var saveTimeout = timescale.Limit(2 * time.Minute)
+
+// slowDiskMB is what a slow disk takes in a second.
+const slowDiskMB = 50
+
+// saveTime bounds the saving of a VM's memory. Cloud Hypervisor writes all memory of a VM
+// that was restored, zeros included.
+func saveTime(memoryMB int) time.Duration {
+	return saveTimeout + timescale.Limit(time.Duration(memoryMB/slowDiskMB)*time.Second)
+}
 
 const (
 	pauseAttempts  = 2
@@ -195,7 +205,7 @@ func (s *saver) save(ctx context.Context, slot Slot) (stood time.Duration, err e
 	undo := func(err error) (time.Duration, error) {
 		return 0, errors.Join(hosterr.AsNoDisk(err), s.resumeAfterSave(ctx), os.RemoveAll(tmp), os.RemoveAll(dir))
 	}
-	sctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	sctx, cancel := context.WithTimeout(ctx, saveTime(rec.MemoryMB))
 	defer cancel()
 	if err := s.process.Snapshot(sctx, tmp); err != nil {
 		return undo(fmt.Errorf("save VM: %w", err))

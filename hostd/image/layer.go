@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
+	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // layer is layer.json, the description of one read-only disk. The lowest layer of a
@@ -88,6 +89,11 @@ type stepInputs struct {
 	DiskMB    int               `json:"disk_mb"`
 }
 
+// maxTemplateLayers is how many layers a template may have. An engine has 30 places for
+// devices: beside layers the overlay, the network, the entropy source, and up to eight
+// volumes.
+const maxTemplateLayers = 30 - 3 - hostapi.MaxVolumes
+
 // ensureLayers returns the keys of a definition's layers, lowest first, and builds
 // those that are missing. It completes the definition with what it inherits.
 func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *reporter) ([]string, error) {
@@ -105,6 +111,9 @@ func (s *Store) ensureLayers(ctx context.Context, d *Definition, o Options, r *r
 	}
 	if len(d.Run) == 0 && len(d.Programs) == 0 && (len(d.Files) == 0 || d.filesFromStart()) {
 		return keys, nil
+	}
+	if len(keys) >= maxTemplateLayers {
+		return nil, fmt.Errorf("%w: from: %s has %d layers, and a template at most %d: base it on an earlier one", ErrInvalid, d.From, len(keys), maxTemplateLayers)
 	}
 	programs, err := s.programs(ctx, *d)
 	if err != nil {

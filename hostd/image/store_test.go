@@ -44,6 +44,12 @@ func write(t *testing.T, path, content string) {
 // fakeBuild adds a build to a store; builds with other content have other ids.
 func fakeBuild(t *testing.T, s *Store, name, content string) (id string) {
 	t.Helper()
+	return fakeBuildOf(t, s, name, content, 1)
+}
+
+// fakeBuildOf is fakeBuild with that many layers.
+func fakeBuildOf(t *testing.T, s *Store, name, content string, layers int) (id string) {
+	t.Helper()
 	sum := func(path string, sparse bool) fileID {
 		f, err := identify(t.Context(), path, sparse)
 		if err != nil {
@@ -62,7 +68,7 @@ func fakeBuild(t *testing.T, s *Store, name, content string) (id string) {
 		t.Fatal(err)
 	}
 	m := manifest{
-		Format: formatVersion, Engine: s.engine(), Kernel: k, Layers: []string{key}, CreatedAt: time.Now().UTC(),
+		Format: formatVersion, Engine: s.engine(), Kernel: k, Layers: slices.Repeat([]string{key}, layers), CreatedAt: time.Now().UTC(),
 		Definition: Definition{Name: name, From: "x", CPU: 1, MemoryMB: 512, DiskMB: 1024}, Files: map[string]fileID{}, OpenConnections: 2,
 	}
 	made := s.path(tmpDir, "made")
@@ -358,6 +364,22 @@ func TestStepsAreTheirWorkspacesOwn(t *testing.T) {
 		// guest.
 		if (err == nil) != cached || err != nil && !strings.Contains(err.Error(), "/nowhere") {
 			t.Errorf("workspace %q: %v", workspace, err)
+		}
+	}
+}
+
+// A sandbox has a place for each layer of its template beside its volumes, or the template
+// is not built.
+func TestATemplateOfTooManyLayersIsRefused(t *testing.T) {
+	for layers, refused := range map[int]bool{18: false, 19: true} {
+		s := openStore(t, t.TempDir())
+		s.cfg.Kernel = "/nowhere"
+		fakeBuildOf(t, s, "base", "one", layers)
+		for _, d := range []Definition{{Name: "web", From: "base"}, {Name: "web", From: "base", Run: []string{"make"}}} {
+			_, err := s.ensureLayers(t.Context(), &d, Options{}, newReporter("web", nil))
+			if errors.Is(err, ErrInvalid) != (refused && len(d.Run) > 0) {
+				t.Errorf("one on %d layers, with steps %q: %v", layers, d.Run, err)
+			}
 		}
 	}
 }

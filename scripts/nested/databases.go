@@ -107,22 +107,8 @@ func (r *databaseRun) sleep(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// vmm is the process of the database's VMM.
-func (r *databaseRun) vmm(ctx context.Context) (int, error) {
-	for s, err := range r.client.Sandboxes(ctx) {
-		if err != nil {
-			return 0, err
-		}
-		if s.Owner != nil && s.Owner.ID == r.db.ID {
-			b, err := r.box(ctx, s.ID)
-			return b.VMMPID, err
-		}
-	}
-	return 0, errors.New("the database has no sandbox")
-}
-
 func (r *databaseRun) killVMM(ctx context.Context) (string, error) {
-	pid, err := r.vmm(ctx)
+	pid, err := r.vmmOf(ctx, r.db.ID)
 	if err != nil {
 		return "", err
 	}

@@ -40,7 +40,10 @@ func inside(ctx context.Context) error {
 		"BERTH_KERNEL":      filepath.Join(root, ".berth", "kernel", "vmlinux"),
 		"BERTH_PROBE":       filepath.Join(root, "bin", "probe"),
 		"BERTH_TEST_GUESTS": "1",
-		"TMPDIR":            tmp, // on ext4: the engine treats files on a tmpfs differently
+		// The outer guest has one processor, and all of a guest's memory is written often.
+		"BERTH_APP_CPU":       "1",
+		"BERTH_APP_MEMORY_MB": "512",
+		"TMPDIR":              tmp, // on ext4: the engine treats files on a tmpfs differently
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -69,6 +72,12 @@ func inside(ctx context.Context) error {
 		o := stack.Options{Replicas: 3, HostMemoryMB: hostMemoryMB, Templates: []string{stack.BaseTemplate, template.Postgres}, ReplicaEnv: databaseSettings}
 		if err := onStack(ctx, root, o, performDatabases); err != nil {
 			errs = append(errs, fmt.Errorf("databases: %w", err))
+		}
+	}
+	if slices.Contains(parts, partApps) {
+		o := stack.Options{Replicas: 1, HostMemoryMB: hostMemoryMB, Templates: []string{stack.BaseTemplate, template.App}, ReplicaEnv: appSettings}
+		if err := onStack(ctx, root, o, performApps); err != nil {
+			errs = append(errs, fmt.Errorf("apps: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -28,6 +28,7 @@ const (
 	partSuite     = "suite"
 	partStack     = "stack"
 	partDatabases = "databases"
+	partApps      = "apps"
 )
 
 // slowness is the default of BERTH_TIME_SCALE in the outer guest.
@@ -60,7 +61,7 @@ func main() {
 
 func outside(ctx context.Context) error {
 	var o options
-	all := []string{partSuite, partStack, partDatabases}
+	all := []string{partSuite, partStack, partDatabases, partApps}
 	parts := flag.String("parts", partSuite+","+partStack, "parts to run, of "+strings.Join(all, ", "))
 	flag.StringVar(&o.run, "run", "", "only the suite's tests whose names match")
 	flag.IntVar(&o.memoryMB, "memory", 6144, "memory of the outer guest in MB")

@@ -96,6 +96,22 @@ func (r *run) box(ctx context.Context, id string) (hostapi.Box, error) {
 	return hostapi.Box{}, errors.New("no host has it")
 }
 
+var errNoSandbox = errors.New("it has no sandbox")
+
+// vmmOf returns the process of the VMM of an app or a database.
+func (r *run) vmmOf(ctx context.Context, owner string) (int, error) {
+	for s, err := range r.client.Sandboxes(ctx) {
+		if err != nil {
+			return 0, err
+		}
+		if s.Owner != nil && s.Owner.ID == owner {
+			b, err := r.box(ctx, s.ID)
+			return b.VMMPID, err
+		}
+	}
+	return 0, errNoSandbox
+}
+
 func (r *run) create(ctx context.Context) (string, error) {
 	s, err := r.make(ctx, api.CreateSandbox{})
 	if err != nil {
@@ -165,6 +181,12 @@ func (r *run) preview(ctx context.Context) (string, error) {
 	if err := r.says(ctx, r.parent.ID, serve, "yes"); err != nil {
 		return "", err
 	}
+	url := strings.Replace(r.parent.PreviewURL, "{port}", "3000", 1) + "/page"
+	return "", await(ctx, "the page is seen", func(ctx context.Context) error { return sees(ctx, url, "seen\n") })
+}
+
+// sees gets a page of the stack's, which must have a text.
+func sees(ctx context.Context, url, want string) error {
 	// Browsers resolve names below .localhost; not every resolver does.
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		_, port, err := net.SplitHostPort(addr)
@@ -174,23 +196,19 @@ func (r *run) preview(ctx context.Context) (string, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
 	}}
 	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport}
-	url := strings.Replace(r.parent.PreviewURL, "{port}", "3000", 1) + "/page"
-	return "", await(ctx, "the page is seen", func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)); string(body) != "seen\n" {
-			return fmt.Errorf("%s, %q", resp.Status, body)
-		}
-		return nil
-	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)); string(body) != want {
+		return fmt.Errorf("%s, %q", resp.Status, body)
+	}
+	return nil
 }
 
 func (r *run) snapshot(ctx context.Context) (string, error) {

@@ -1,8 +1,10 @@
 package chvemu
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -45,8 +47,8 @@ func openDisk(d *vmm.DiskConfig) (*os.File, error) {
 	return f, nil
 }
 
-// checkImage reads the start of an image: Cloud Hypervisor looks for the type
-// there even when it is given, and refuses one that contradicts
+// checkImage reads the start and the end of an image: Cloud Hypervisor looks for the
+// type there even when it is given, and refuses one that contradicts
 // (detect_image_type, DiskImageTypeMismatch).
 func checkImage(f *os.File) error {
 	var head [512]byte
@@ -55,10 +57,35 @@ func checkImage(f *os.File) error {
 	}
 	for magic, kind := range map[string]string{"QFI\xfb": "qcow2", "vhdxfile": "vhdx"} {
 		if strings.HasPrefix(string(head[:]), magic) {
-			return fmt.Errorf("disk image type mismatch: specified raw, detected %s", kind)
+			return errImageType(kind)
 		}
 	}
-	return nil
+	vhd, err := isFixedVHD(f)
+	if err == nil && vhd {
+		err = errImageType("vhd")
+	}
+	return err
+}
+
+func errImageType(detected string) error {
+	return fmt.Errorf("disk image type does not match expected type: specified = raw, detected = %s", detected)
+}
+
+// isFixedVHD looks for the footer in the last sector of a fixed VHD image (is_fixed_vhd in
+// block/src/formats/vhd/footer.rs).
+func isFixedVHD(f *os.File) (bool, error) {
+	const sector = 512
+	st, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	var foot [sector]byte
+	if _, err := f.ReadAt(foot[:], st.Size()-sector); err != nil {
+		return false, fmt.Errorf("detect image type: %w", err)
+	}
+	const fixed = 2
+	return strings.HasPrefix(string(foot[:]), "conectix") && binary.BigEndian.Uint32(foot[12:]) == 1<<16 &&
+		binary.BigEndian.Uint64(foot[16:]) == math.MaxUint64 && binary.BigEndian.Uint32(foot[60:]) == fixed, nil
 }
 
 // lockDisk locks the bytes of an image for a device that runs (try_lock_image in

@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"bytes"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -57,6 +58,11 @@ func TestConformanceBootRefused(t *testing.T) {
 			must(t, os.WriteFile(f.data, []byte("QFI\xfb"), 0o600))
 			must(t, os.Truncate(f.data, diskSize))
 		}, []string{"Error from device manager"}},
+		{"an image with a VHD's footer", func(t *testing.T, _ *vmm.VMConfig, f files) {
+			raw := make([]byte, diskSize)
+			copy(raw[diskSize-512:], vhdFooter())
+			must(t, os.WriteFile(f.data, raw, 0o600))
+		}, []string{"Error from device manager", "Disk image type does not match expected type: specified = raw, detected = vhd"}},
 
 		// A file that is too short is mapped all the same, and has no page for the
 		// initramfs, which goes to the end of the RAM (load_initramfs in vmm/src/vm.rs).
@@ -82,6 +88,17 @@ func TestConformanceBootRefused(t *testing.T) {
 			h.wantState(vmm.StateCreated)
 		})
 	}
+}
+
+// vhdFooter is the beginning of the last sector of a fixed VHD image, as far as
+// is_fixed_vhd in block/src/formats/vhd/footer.rs looks at it.
+func vhdFooter() []byte {
+	foot := make([]byte, 64)
+	copy(foot, "conectix")
+	copy(foot[12:], []byte{0, 1, 0, 0}) // version of the format
+	copy(foot[16:], bytes.Repeat([]byte{0xff}, 8))
+	foot[63] = 2 // fixed
+	return foot
 }
 
 // The moves of a VM that was booted (VmState::valid_transition in vmm/src/vm.rs,

@@ -4,6 +4,7 @@
 package boxtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,8 @@ type World struct {
 	Port func(ctx context.Context, slot, port int) (net.Conn, error)
 	// Slots is how many there are.
 	Slots int
+	// MemoryMB is the template's memory; 512 where it is zero.
+	MemoryMB int
 }
 
 // Steps are the names that Step is called with during a create, in order of
@@ -358,7 +361,7 @@ func (t templates) Get(_ context.Context, name string) (box.Template, error) {
 		return box.Template{}, fmt.Errorf("%w: no template %q", hosterr.ErrTemplate, name)
 	}
 	return box.Template{
-		Name: "base", BuildID: "build1", CPU: 1, MemoryMB: 512, DiskMB: 1024,
+		Name: "base", BuildID: "build1", CPU: 1, MemoryMB: cmp.Or(t.w.MemoryMB, 512), DiskMB: 1024,
 		OverlaySeed: t.seed(),
 		Restore: func(dir string, m box.Machine) error {
 			if err := t.w.step(context.Background(), "configure"); err != nil {
