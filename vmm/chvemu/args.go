@@ -96,6 +96,13 @@ func (c *commandLine) fdset(f *os.File, set int) string {
 	return fmt.Sprintf("/dev/fdset/%d", set)
 }
 
+// The size of the cache of translated code, in MB, is a part of the machine's RAM.
+const (
+	translationsPart = 16
+	minTranslations  = 32
+	maxTranslations  = 256
+)
+
 // base adds what does not depend on the devices.
 func (c *commandLine) base(cfg *vmm.VMConfig, mem ram, accel string) {
 	c.add("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot")
@@ -108,7 +115,9 @@ func (c *commandLine) base(cfg *vmm.VMConfig, mem ram, accel string) {
 	case accelKVM:
 		c.add("-accel", "kvm", "-cpu", "host")
 	default:
-		// The translation cache is most of what a machine costs beyond its RAM.
+		// The translation cache is most of what a machine costs beyond its RAM. Larger
+		// machines have larger programs (a compiler in JavaScript): one that does not fit
+		// is translated again and again.
 		// Without five-level page tables: each cold page costs a walk in software.
 		// Without "enhanced rep movsb": kernels clear and copy pages by it where it is
 		// there, byte by byte.
@@ -116,7 +125,8 @@ func (c *commandLine) base(cfg *vmm.VMConfig, mem ram, accel string) {
 		// In a thread of its own each, CPUs of QEMU 7.2 would go on with code that another
 		// has changed meanwhile, as TestConformanceTwoCPUsAndAnonymousMemory shows: what is
 		// written while it is being translated is missed. Kernels change their own code.
-		c.add("-accel", "tcg,thread=single,tb-size=32", "-cpu", "max,la57=off,erms=off")
+		cacheMB := min(max(minTranslations, mem.size>>20/translationsPart), maxTranslations)
+		c.add("-accel", fmt.Sprintf("tcg,thread=single,tb-size=%d", cacheMB), "-cpu", "max,la57=off,erms=off")
 	}
 	c.add("-smp", fmt.Sprintf("cpus=%d,maxcpus=%d", cfg.CPUs.BootVCPUs, cfg.CPUs.BootVCPUs))
 	c.add("-m", fmt.Sprintf("size=%dk", mem.size>>10))
