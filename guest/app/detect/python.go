@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"path"
 	"regexp"
 	"slices"
@@ -42,9 +43,21 @@ func python(s *source) (Result, bool, error) {
 
 func (s *source) pythonTool() Tool {
 	t := s.tool("python")
-	if t.Version == "" {
-		if v := strings.TrimPrefix(strings.TrimSpace(s.read("runtime.txt")), "python-"); v != "" && validVersion.MatchString(v) {
-			t = Tool{Name: "python", Version: v, From: "runtime.txt"}
+	if t.Version != "" {
+		return t
+	}
+	if v := strings.TrimPrefix(strings.TrimSpace(s.read("runtime.txt")), "python-"); v != "" && validVersion.MatchString(v) {
+		return Tool{Name: "python", Version: v, From: "runtime.txt"}
+	}
+	// What installs the packages refuses any other.
+	project, pipfile := s.read("pyproject.toml"), tomlTable(s.read("Pipfile"), "requires")
+	for _, of := range []struct{ file, value string }{
+		{"pyproject.toml", tomlTable(project, "project")["requires-python"]},
+		{"pyproject.toml", tomlTable(project, "tool.poetry.dependencies")["python"]},
+		{"Pipfile", cmp.Or(pipfile["python_full_version"], pipfile["python_version"])},
+	} {
+		if v := required(strings.Join(tomlStrings(of.value), "")); v != "" {
+			return Tool{Name: "python", Version: v, From: of.file}
 		}
 	}
 	return t
@@ -135,18 +148,27 @@ func (s *source) pythonInstall() string {
 	case s.has("uv.lock"):
 		return "pip install uv && uv sync --frozen --active"
 	case s.has("poetry.lock"):
-		return "pip install poetry && poetry install --no-root --no-interaction"
+		return poetryInstall
 	case s.has("requirements.txt"):
 		return "pip install -r requirements.txt"
 	case s.has("Pipfile.lock"):
 		return "pip install pipenv && pipenv install --deploy"
 	case s.has("Pipfile"):
 		return "pip install pipenv && pipenv install --skip-lock"
-	case s.has("pyproject.toml") && strings.Contains(s.read("pyproject.toml"), "[project]"):
+	}
+	switch project := s.read("pyproject.toml"); {
+	case strings.Contains(project, "[tool.poetry") || strings.Contains(project, "poetry.core"):
+		return poetryInstall
+	case !strings.Contains(project, "[project]"):
+		return ""
+	case strings.Contains(project, "[build-system]") || s.has("setup.py", "setup.cfg"):
 		return "pip install ."
 	}
-	return ""
+	// It is no package: pip would make one of its directories, and refuse if there are two.
+	return "pip install uv && uv pip install -r pyproject.toml"
 }
+
+const poetryInstall = "pip install poetry && poetry install --no-root --no-interaction"
 
 // pythonStart returns the command that serves the app, and a package that it needs
 // beside those that the app names.
