@@ -132,11 +132,11 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"flask": {
 			files: map[string]string{"requirements.txt": "Flask==3.0\ngunicorn>=21\n", "app.py": "from flask import Flask\nserver = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:server"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT app:server"}, tools: "python",
 		},
 		"flask alone": {
 			files: map[string]string{"requirements.txt": "flask", "main.py": "import flask\napp = flask.Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
 		},
 		"flask of another file": {
 			files: map[string]string{
@@ -145,35 +145,35 @@ func TestWhatAppsAre(t *testing.T) {
 				"web/app.py": "app = Flask(__name__)\n",
 			},
 			set:  Settings{RootDirectory: "web"},
-			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
 		},
 		"flask factory": {
 			files: map[string]string{"requirements.txt": "flask\ngunicorn", "app/__init__.py": "def create_app():\n  pass\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
 		},
 		"fastapi": {
 			files: map[string]string{"pyproject.toml": "[project]\nname = \"a\"\ndependencies = [\n  \"fastapi>=0.1\", # web\n  \"uvicorn[standard]\",\n]\n", "src/main.py": "api: FastAPI = FastAPI()\n"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install uv && uv pip install -r pyproject.toml", StartCommand: "uvicorn --host 0.0.0.0 --port $PORT src.main:api"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install uv && uv pip install -r pyproject.toml", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT src.main:api"}, tools: "python",
 		},
 		"python package": {
 			files: map[string]string{"pyproject.toml": "[build-system]\nrequires = [\"hatchling\"]\n[project]\nname = \"a\"\nrequires-python = \">=3.10\"\ndependencies = [\"flask\"]\n", "app.py": "app = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install .", StartCommand: "flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.10",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install .", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.10",
 		},
 		"poetry without a lock": {
 			files: map[string]string{"pyproject.toml": "[tool.poetry]\nname = \"a\"\n[tool.poetry.dependencies]\npython = \"^3.12\"\nflask = \"*\"\n[build-system]\nrequires = [\"poetry-core\"]\nbuild-backend = \"poetry.core.masonry.api\"\n", "app.py": "app = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install poetry && poetry install --no-root --no-interaction", StartCommand: "flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.12,<4",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install poetry && poetry install --no-root --no-interaction", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.12,<4",
 		},
 		"pipenv": {
 			files: map[string]string{"Pipfile": "[packages]\nflask = \"*\"\n[requires]\npython_version = \"3.12\"\n", "Pipfile.lock": "{}", "app.py": "app = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
 		},
 		"python that is pinned": {
 			files: map[string]string{".tool-versions": "python 3.13", "pyproject.toml": "[project]\nrequires-python = \">=3.12\"\n", "uv.lock": "", "main.py": ""},
-			want:  appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python main.py"}, tools: "python3.13",
+			want:  appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python -u main.py"}, tools: "python3.13",
 		},
 		"requirements of PowerShell": {
 			files: map[string]string{"requirements.txt": "\xff\xfef\x00l\x00a\x00s\x00k\x00\r\x00\n\x00", "app.py": "app = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python",
 		},
 		"byte order marks": {
 			files: map[string]string{"requirements.txt": "\ufeffflask\r\n", "app.py": "\ufeffapp = Flask(__name__)\r\n", "Procfile": "\xfe\xff\x00w\x00e\x00b\x00:\x00f"},
@@ -181,24 +181,24 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"fastapi without a server": {
 			files: map[string]string{"requirements.txt": "fastapi", "main.py": "app = FastAPI()"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt && pip install uvicorn", StartCommand: "uvicorn --host 0.0.0.0 --port $PORT main:app"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt && pip install uvicorn", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT main:app"}, tools: "python",
 		},
 		"fastapi standard": {
 			files: map[string]string{"requirements.txt": "fastapi[standard]==0.115", "main.py": "app = FastAPI()"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "fastapi run --host 0.0.0.0 --port $PORT main.py"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m fastapi run --host 0.0.0.0 --port $PORT main.py"}, tools: "python",
 		},
 		"django": {
 			files: map[string]string{"requirements.txt": "Django\ngunicorn", "manage.py": "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')", "shop/wsgi.py": "", "other/wsgi.py": ""},
 			set:   Settings{BuildCommand: "python manage.py migrate"},
-			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install -r requirements.txt", BuildCommand: "python manage.py migrate", StartCommand: "gunicorn --bind 0.0.0.0:$PORT shop.wsgi"}, tools: "python",
+			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install -r requirements.txt", BuildCommand: "python manage.py migrate", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT shop.wsgi"}, tools: "python",
 		},
 		"django alone": {
 			files: map[string]string{"Pipfile": "[packages]\ndjango = \"*\"\n", "Pipfile.lock": "{}", "manage.py": "import django", "mysite/asgi.py": ""},
-			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python manage.py runserver --noreload 0.0.0.0:$PORT"}, tools: "python",
+			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u manage.py runserver --noreload 0.0.0.0:$PORT"}, tools: "python",
 		},
 		"python": {
 			files: map[string]string{"main.py": "import http.server"},
-			want:  appapi.Plan{Framework: "python", StartCommand: "python main.py"}, tools: "python",
+			want:  appapi.Plan{Framework: "python", StartCommand: "python -u main.py"}, tools: "python",
 		},
 		"scripts of a front end": {
 			files: map[string]string{"requirements.txt": "black", "package.json": `{"dependencies":{"next":"16"}}`},

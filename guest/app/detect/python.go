@@ -170,6 +170,10 @@ func (s *source) pythonInstall() string {
 
 const poetryInstall = "pip install poetry && poetry install --no-root --no-interaction"
 
+// unbuffered begins the commands that start an app: what it prints is in its log at once.
+// Python keeps up to 8 KiB back where its output is no terminal.
+const unbuffered = "python -u "
+
 // pythonStart returns the command that serves the app, and a package that it needs
 // beside those that the app names.
 func (s *source) pythonStart(framework string, deps []string) (command, extra string) {
@@ -182,17 +186,17 @@ func (s *source) pythonStart(framework string, deps []string) (command, extra st
 	case "flask":
 		module, object, _ := s.pythonObject("Flask")
 		if has("gunicorn") {
-			return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(module+":"+object), ""
+			return unbuffered + "-m gunicorn --bind 0.0.0.0:$PORT " + shellWord(module+":"+object), ""
 		}
-		return "flask --app " + shellWord(module) + " run --host 0.0.0.0 --port $PORT", ""
+		return unbuffered + "-m flask --app " + shellWord(module) + " run --host 0.0.0.0 --port $PORT", ""
 	case "streamlit":
 		if file := s.first(append([]string{"streamlit_app.py", "app.py"}, programs...)...); file != "" {
-			return "streamlit run " + shellWord(file) + " --server.address 0.0.0.0 --server.port $PORT --server.headless true", ""
+			return unbuffered + "-m streamlit run " + shellWord(file) + " --server.address 0.0.0.0 --server.port $PORT --server.headless true", ""
 		}
 		return "", ""
 	}
 	if file := s.first(programs...); file != "" && !strings.HasSuffix(file, "__init__.py") {
-		return "python " + shellWord(file), ""
+		return unbuffered + shellWord(file), ""
 	}
 	return "", ""
 }
@@ -209,13 +213,13 @@ func (s *source) djangoStart(has func(string) bool) string {
 	}
 	switch {
 	case has("gunicorn") && s.has(project+"/wsgi.py"):
-		return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(project+".wsgi")
+		return unbuffered + "-m gunicorn --bind 0.0.0.0:$PORT " + shellWord(project+".wsgi")
 	case has("uvicorn") && s.has(project+"/asgi.py"):
-		return "uvicorn --host 0.0.0.0 --port $PORT " + shellWord(project+".asgi:application")
+		return unbuffered + "-m uvicorn --host 0.0.0.0 --port $PORT " + shellWord(project+".asgi:application")
 	case has("daphne") && s.has(project+"/asgi.py"):
-		return "daphne -b 0.0.0.0 -p $PORT " + shellWord(project+".asgi:application")
+		return unbuffered + "-m daphne -b 0.0.0.0 -p $PORT " + shellWord(project+".asgi:application")
 	}
-	return "python manage.py runserver --noreload 0.0.0.0:$PORT"
+	return unbuffered + "manage.py runserver --noreload 0.0.0.0:$PORT"
 }
 
 func (s *source) asgiStart(has func(string) bool) (command, extra string) {
@@ -224,13 +228,13 @@ func (s *source) asgiStart(has func(string) bool) (command, extra string) {
 	switch {
 	case has("uvicorn"):
 	case has("hypercorn"):
-		return "hypercorn --bind 0.0.0.0:$PORT " + target, ""
+		return unbuffered + "-m hypercorn --bind 0.0.0.0:$PORT " + target, ""
 	case (has("fastapi[standard]") || has("fastapi-cli")) && file != "":
-		return "fastapi run --host 0.0.0.0 --port $PORT " + shellWord(file), ""
+		return unbuffered + "-m fastapi run --host 0.0.0.0 --port $PORT " + shellWord(file), ""
 	default:
 		extra = "uvicorn"
 	}
-	return "uvicorn --host 0.0.0.0 --port $PORT " + target, extra
+	return unbuffered + "-m uvicorn --host 0.0.0.0 --port $PORT " + target, extra
 }
 
 var object = regexp.MustCompile(`(?m)^([A-Za-z_][A-Za-z0-9_]*)\s*(?::\s*[A-Za-z0-9_.]+\s*)?=\s*(?:[A-Za-z_][A-Za-z0-9_]*\.)?([A-Z][A-Za-z0-9]*)\(`)
