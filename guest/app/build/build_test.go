@@ -96,8 +96,16 @@ func TestWhereABuildPutsItsSite(t *testing.T) {
 			t.Errorf("%s: %+v, %v", dir, st.Plan, err)
 		}
 	}
+	// A build may make a part of a site that is there.
+	st, _, _, err := run(t, appapi.Build{}, map[string]string{"package.json": `{"scripts":{"build":"touch style.css"}}`, "index.html": ""})
+	if err != nil && strings.Contains(err.Error(), "cannot be installed") {
+		tier.Missing(t, "Node.js ("+err.Error()+")")
+	}
+	if err != nil || st.Plan.StaticDir != "." {
+		t.Errorf("a part: %+v, %v", st.Plan, err)
+	}
 	// A link out of the app is no site.
-	_, _, _, err := run(t, appapi.Build{Framework: "static", BuildCommand: "rm -r public && ln -s /usr/share public"}, map[string]string{"public/index.html": ""})
+	_, _, _, err = run(t, appapi.Build{Framework: "static", BuildCommand: "rm -r public && ln -s /usr/share public"}, map[string]string{"public/index.html": ""})
 	if err == nil || !strings.Contains(err.Error(), "the build made no site") {
 		t.Errorf("%v", err)
 	}

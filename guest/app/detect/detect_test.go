@@ -2,6 +2,7 @@ package detect
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -434,6 +435,25 @@ func TestVersionsThatManifestsAllow(t *testing.T) {
 	} {
 		if got := required(spec); got != want {
 			t.Errorf("%q: %q, want %q", spec, got, want)
+		}
+	}
+}
+
+// TestASiteWhoseBuildMakesPartsOfIt: a build may only write a style sheet beside index.html.
+func TestASiteWhoseBuildMakesPartsOfIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []string
+	}{
+		"here":    {map[string]string{"index.html": indexHTML}, []string{"dist", "build", "out", "public", "_site", "."}},
+		"in www":  {map[string]string{"www/index.html": indexHTML}, []string{"dist", "build", "out", "public", "_site", "www"}},
+		"nowhere": {nil, []string{"dist", "build", "out", "public", "_site"}},
+	} {
+		files := map[string]string{"package.json": `{"scripts":{"build":"tailwindcss -o style.css"},"devDependencies":{"tailwindcss":"4"}}`}
+		maps.Copy(files, c.files)
+		r, err := Detect(tree(files), Settings{})
+		if err != nil || !slices.Equal(r.StaticDirs, c.want) {
+			t.Errorf("%s: %v, %v", name, r.StaticDirs, err)
 		}
 	}
 }

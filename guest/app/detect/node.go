@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -140,6 +141,9 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 			r.Plan.StartCommand = m.runtime() + " " + shellWord(main)
 		} else if p.Scripts["build"] != "" {
 			site([]string{"dist"}, false)
+			if dir := s.staticDir(); dir != "" && !slices.Contains(r.StaticDirs, dir) {
+				r.StaticDirs = append(r.StaticDirs, dir) // the build makes a part of it, as a style sheet
+			}
 		}
 	}
 }
