@@ -121,9 +121,17 @@ func gitFiles(ctx context.Context, dir string) (names []string, ok bool) {
 		if len(name) == 0 {
 			continue
 		}
-		// Some are only in the index, and a submodule is a directory.
-		if st, err := os.Lstat(filepath.Join(dir, string(name))); err == nil && !st.IsDir() {
-			names = append(names, string(name))
+		name := string(name)
+		st, err := os.Lstat(filepath.Join(dir, name))
+		switch {
+		case err != nil: // it is only in the index
+		case !st.IsDir():
+			names = append(names, name)
+		case !strings.HasSuffix(name, "/"): // a submodule; with a slash, a repository that git does not track
+			of, _ := gitFiles(ctx, filepath.Join(dir, name))
+			for _, sub := range of {
+				names = append(names, path.Join(name, sub))
+			}
 		}
 	}
 	slices.Sort(names)

@@ -339,7 +339,7 @@ func TestPrivatePreview(t *testing.T) {
 	r := newRig(t)
 	r.sandbox.Preview = record.PreviewToken
 	r.serve(80, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		fmt.Fprintf(w, "cookies=%v token=%q query=%s", req.Cookies(), req.Header.Get(HeaderToken), req.URL.RawQuery)
+		fmt.Fprintf(w, "cookies=%v token=%q query=%s", req.Header["Cookie"], req.Header.Get(HeaderToken), req.URL.RawQuery)
 	}))
 	tokens := authn.PreviewTokens{Sealer: plainSealer{}, Clock: time.Now}
 	issue := func(id string, port int, ttl time.Duration) string {
@@ -384,6 +384,12 @@ func TestPrivatePreview(t *testing.T) {
 	req.AddCookie(&http.Cookie{Name: "app", Value: "1"})
 	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[app=1] token="" query=` {
 		t.Errorf("by cookie: %s %s", resp.Status, body)
+	}
+	// A program's cookies may have values of any form.
+	req = r.request(t, http.MethodGet, hostOf(80), "/x", http.NoBody)
+	req.Header.Set("Cookie", `ui={"dark":true,"n":"é"}; `+cookie.Name+"="+cookie.Value+`; a="b c"; b`)
+	if resp, body := r.do(t, req); resp.StatusCode != 200 || body != `cookies=[ui={"dark":true,"n":"é"}; a="b c"; b] token="" query=` {
+		t.Errorf("with cookies of the program: %s %s", resp.Status, body)
 	}
 	// A cookie that another preview has set for the whole domain may come first or
 	// last.

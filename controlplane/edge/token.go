@@ -94,12 +94,20 @@ func takeTokens(r *http.Request) (tokens []string, from source) {
 	return tokens, from
 }
 
+// dropCookie removes the tokens from the cookies, and leaves all others as they came:
+// programs set values that http.Request.Cookies does not take.
 func dropCookie(r *http.Request) {
-	kept := r.Cookies()
-	r.Header.Del("Cookie")
-	for _, c := range kept {
-		if c.Name != cookieToken {
-			r.AddCookie(&http.Cookie{Name: c.Name, Value: c.Value, Quoted: c.Quoted})
+	var kept []string
+	for _, line := range r.Header["Cookie"] {
+		for part := range strings.SplitSeq(line, ";") {
+			part = strings.TrimSpace(part)
+			if name, _, _ := strings.Cut(part, "="); part != "" && strings.TrimSpace(name) != cookieToken {
+				kept = append(kept, part)
+			}
 		}
+	}
+	r.Header.Del("Cookie")
+	if len(kept) > 0 {
+		r.Header.Set("Cookie", strings.Join(kept, "; "))
 	}
 }

@@ -2,6 +2,7 @@
 // values without quotes, literal values in single quotes and backticks, and values with
 // escapes in double quotes. Quoted values may span several lines. ${NAME}, $NAME and
 // ${NAME:-default} refer to variables defined earlier, except in single quotes and backticks.
+// $NAME stays as it is if no such variable is defined; ${NAME} is empty then.
 package dotenv
 
 import (
@@ -231,7 +232,10 @@ func (p *parser) variable(s string, quoted bool, depth int) (value string, lengt
 	case name == "", name[0] >= '0' && name[0] <= '9':
 		return "$", 1, nil
 	case !braced:
-		return p.env[name], end, nil
+		if value, set := p.env[name]; set {
+			return value, end, nil
+		}
+		return "$", 1, nil // passwords and their hashes have dollar signs
 	case strings.HasPrefix(s[end:], "}"):
 		return p.env[name], end + 1, nil
 	}

@@ -30,6 +30,7 @@ func TestVersionsThatSatisfy(t *testing.T) {
 		{"22.23.3", "", true}, {"22.23.3", "22", true}, {"22.23.3", "22.23", true}, {"22.23.3", "22.23.3", true}, {"22.23.3", "22.x", true}, {"22.23.3", "lts", true},
 		{"22.23.3", "2", false}, {"22.23.3", "22.2", false}, {"3.11.2", "3.1", false}, {"22.23.3", "20", false}, {"22.23.3", "22.23.3.1", false},
 		{"1.26.0", ">=1.22", true}, {"1.21.9", ">=1.22", false}, {"1.22", ">=1.22.0", true}, {"1.9", ">=1.10", false},
+		{"3.11.2", ">=3.10,<3.12", true}, {"3.11.2", ">=3.12,<4", false}, {"3.11.2", ">=3.8,<3.11", false}, {"3.12.0", ">=3.11,<3.12", false},
 	} {
 		if got := satisfies(c.have, c.want); got != c.ok {
 			t.Errorf("%s for %q: %v", c.have, c.want, got)
@@ -95,8 +96,16 @@ func TestWhereABuildPutsItsSite(t *testing.T) {
 			t.Errorf("%s: %+v, %v", dir, st.Plan, err)
 		}
 	}
+	// A build may make a part of a site that is there.
+	st, _, _, err := run(t, appapi.Build{}, map[string]string{"package.json": `{"scripts":{"build":"touch style.css"}}`, "index.html": ""})
+	if err != nil && strings.Contains(err.Error(), "cannot be installed") {
+		tier.Missing(t, "Node.js ("+err.Error()+")")
+	}
+	if err != nil || st.Plan.StaticDir != "." {
+		t.Errorf("a part: %+v, %v", st.Plan, err)
+	}
 	// A link out of the app is no site.
-	_, _, _, err := run(t, appapi.Build{Framework: "static", BuildCommand: "rm -r public && ln -s /usr/share public"}, map[string]string{"public/index.html": ""})
+	_, _, _, err = run(t, appapi.Build{Framework: "static", BuildCommand: "rm -r public && ln -s /usr/share public"}, map[string]string{"public/index.html": ""})
 	if err == nil || !strings.Contains(err.Error(), "the build made no site") {
 		t.Errorf("%v", err)
 	}

@@ -67,7 +67,7 @@ func (b *builder) tool(ctx context.Context, t detect.Tool) (string, error) {
 	if have != "" && satisfies(have, t.Version) {
 		return have, nil
 	}
-	want := strings.TrimPrefix(t.Version, ">=")
+	want, _, _ := strings.Cut(strings.TrimPrefix(t.Version, ">="), ",")
 	if b.version(ctx, []string{"mise", "--version"}) != "" {
 		if err := b.mise(ctx, t.Name, want); err == nil {
 			return b.version(ctx, p.argv), nil
@@ -125,8 +125,14 @@ func (w *bounded) Write(p []byte) (int, error) {
 }
 
 // satisfies reports whether a version is the one that is wanted: of "20" and "20.11" as
-// many parts as it has; a wanted name, as "lts", is any version.
+// many parts as it has; of ">=3.10,<3.13" both. A wanted name, as "lts", is any version.
 func satisfies(have, want string) bool {
+	if first, rest, more := strings.Cut(want, ","); more {
+		return satisfies(have, first) && satisfies(have, rest)
+	}
+	if below, ok := strings.CutPrefix(want, "<"); ok {
+		return compare(have, below) < 0
+	}
 	if least, ok := strings.CutPrefix(want, ">="); ok {
 		return compare(have, least) >= 0
 	}

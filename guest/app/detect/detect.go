@@ -4,12 +4,14 @@
 package detect
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"strings"
+	"unicode/utf16"
 
 	"github.com/berth-cloud/berth/guest/appapi"
 )
@@ -41,7 +43,7 @@ type Result struct {
 // Tool is a program that commands need.
 type Tool struct {
 	Name    string // "node", "python", "go", "rust", "bun", "deno", "pnpm", "yarn"
-	Version string // that the repository asks for: "20", "3.11", "lts"; "": any
+	Version string // that the repository asks for: "20", "3.11", "lts", ">=1.22", ">=3.10,<3.13"; "": any
 	From    string // the file that asks for the version
 }
 
@@ -199,7 +201,25 @@ func readFile(fsys fs.FS, name string) string {
 	}
 	defer f.Close()
 	raw, _ := io.ReadAll(io.LimitReader(f, maxRead))
-	return strings.ToValidUTF8(string(raw), "\uFFFD")
+	return strings.ToValidUTF8(decoded(raw), "\uFFFD")
+}
+
+// decoded returns a text without its byte order mark, which says how it is encoded:
+// PowerShell's "pip freeze > requirements.txt" writes UTF-16, and pip reads that.
+func decoded(raw []byte) string {
+	low := 0 // the byte of each unit that is the lower one
+	switch {
+	case bytes.HasPrefix(raw, []byte("\xff\xfe")):
+	case bytes.HasPrefix(raw, []byte("\xfe\xff")):
+		low = 1
+	default:
+		return strings.TrimPrefix(string(raw), "\uFEFF")
+	}
+	var units []uint16
+	for raw = raw[2:]; len(raw) > 1; raw = raw[2:] {
+		units = append(units, uint16(raw[low])|uint16(raw[1-low])<<8)
+	}
+	return string(utf16.Decode(units))
 }
 
 // has reports whether one of the files is there.

@@ -2,6 +2,7 @@ package detect
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,18 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"dependencies":{"express":"5"},"devDependencies":{"vite":"7"},"scripts":{"build":"vite build","start":"node server.js"}}`},
 			want:  appapi.Plan{Framework: "express", InstallCommand: "npm install", BuildCommand: "npm run build", StartCommand: "node server.js"}, tools: "node",
 		},
+		"vite that makes a server": {
+			files: map[string]string{"package.json": `{"dependencies":{"@tanstack/react-start":"1"},"devDependencies":{"vite":"7"},"scripts":{"build":"vite build","start":"NODE_ENV=production node .output/server/index.mjs"}}`},
+			want:  appapi.Plan{Framework: "vite", InstallCommand: "npm install", BuildCommand: "npm run build", StartCommand: "NODE_ENV=production node .output/server/index.mjs"}, tools: "node",
+		},
+		"vite that starts itself": {
+			files: map[string]string{"package.json": `{"devDependencies":{"vite":"7"},"scripts":{"build":"vite build","start":"vite preview"}}`},
+			want:  appapi.Plan{Framework: "vite", InstallCommand: "npm install", BuildCommand: "npm run build", StaticDir: "dist", SPA: true}, tools: "node",
+		},
+		"static with tools": {
+			files: map[string]string{"package.json": `{"main":"index.js","scripts":{"test":"echo no test && exit 1","format":"prettier -w ."},"devDependencies":{"prettier":"3"}}`, "index.html": indexHTML},
+			want:  appapi.Plan{Framework: "static", StaticDir: "."},
+		},
 		"astro": {
 			files: map[string]string{"package.json": `{"dependencies":{"astro":"5"}}`},
 			want:  appapi.Plan{Framework: "astro", InstallCommand: "npm install", BuildCommand: "astro build", StaticDir: "dist"}, tools: "node",
@@ -105,6 +118,14 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"packageManager":"yarn@4.1.0","scripts":{"start":"x"}}`, "yarn.lock": ""},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --immutable", StartCommand: "yarn run start"}, tools: "node,yarn4.1.0",
 		},
+		"yarn 1 and engines": {
+			files: map[string]string{"package.json": `{"engines":{"node":"20.x"},"scripts":{"start":"x"}}`, "yarn.lock": ""},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --frozen-lockfile --production=false", StartCommand: "x"}, tools: "node20,yarn",
+		},
+		"npm and engines": {
+			files: map[string]string{"package.json": `{"engines":{"node":"20.x"},"scripts":{"start":"x"}}`},
+			want:  appapi.Plan{Framework: "node", StartCommand: "x"}, tools: "node",
+		},
 		"of a workspace": {
 			files: map[string]string{"package.json": `{"workspaces":["packages/*"]}`, "package-lock.json": "", "packages/web/package.json": `{"scripts":{"start":"node ."}}`},
 			set:   Settings{RootDirectory: "packages/web/"},
@@ -112,11 +133,11 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"flask": {
 			files: map[string]string{"requirements.txt": "Flask==3.0\ngunicorn>=21\n", "app.py": "from flask import Flask\nserver = Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:server"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT app:server"}, tools: "python",
 		},
 		"flask alone": {
 			files: map[string]string{"requirements.txt": "flask", "main.py": "import flask\napp = flask.Flask(__name__)\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m flask --app main run --host 0.0.0.0 --port $PORT"}, tools: "python",
 		},
 		"flask of another file": {
 			files: map[string]string{
@@ -125,36 +146,60 @@ func TestWhatAppsAre(t *testing.T) {
 				"web/app.py": "app = Flask(__name__)\n",
 			},
 			set:  Settings{RootDirectory: "web"},
-			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT app:app"}, tools: "python",
 		},
 		"flask factory": {
 			files: map[string]string{"requirements.txt": "flask\ngunicorn", "app/__init__.py": "def create_app():\n  pass\n"},
-			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT 'app:create_app()'"}, tools: "python",
 		},
 		"fastapi": {
 			files: map[string]string{"pyproject.toml": "[project]\nname = \"a\"\ndependencies = [\n  \"fastapi>=0.1\", # web\n  \"uvicorn[standard]\",\n]\n", "src/main.py": "api: FastAPI = FastAPI()\n"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install .", StartCommand: "uvicorn --host 0.0.0.0 --port $PORT src.main:api"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install uv && uv pip install -r pyproject.toml", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT src.main:api"}, tools: "python",
+		},
+		"python package": {
+			files: map[string]string{"pyproject.toml": "[build-system]\nrequires = [\"hatchling\"]\n[project]\nname = \"a\"\nrequires-python = \">=3.10\"\ndependencies = [\"flask\"]\n", "app.py": "app = Flask(__name__)\n"},
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install .", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.10",
+		},
+		"poetry without a lock": {
+			files: map[string]string{"pyproject.toml": "[tool.poetry]\nname = \"a\"\n[tool.poetry.dependencies]\npython = \"^3.12\"\nflask = \"*\"\n[build-system]\nrequires = [\"poetry-core\"]\nbuild-backend = \"poetry.core.masonry.api\"\n", "app.py": "app = Flask(__name__)\n"},
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install poetry && poetry install --no-root --no-interaction", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python>=3.12,<4",
+		},
+		"pipenv": {
+			files: map[string]string{"Pipfile": "[packages]\nflask = \"*\"\n[requires]\npython_version = \"3.12\"\n", "Pipfile.lock": "{}", "app.py": "app = Flask(__name__)\n"},
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
+		},
+		"python that is pinned": {
+			files: map[string]string{".tool-versions": "python 3.13", "pyproject.toml": "[project]\nrequires-python = \">=3.12\"\n", "uv.lock": "", "main.py": ""},
+			want:  appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python -u main.py"}, tools: "python3.13",
+		},
+		"requirements of PowerShell": {
+			files: map[string]string{"requirements.txt": "\xff\xfef\x00l\x00a\x00s\x00k\x00\r\x00\n\x00", "app.py": "app = Flask(__name__)\n"},
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python",
+		},
+		"byte order marks": {
+			files: map[string]string{"requirements.txt": "\ufeffflask\r\n", "app.py": "\ufeffapp = Flask(__name__)\r\n", "Procfile": "\xfe\xff\x00w\x00e\x00b\x00:\x00f"},
+			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "f"}, tools: "python",
 		},
 		"fastapi without a server": {
 			files: map[string]string{"requirements.txt": "fastapi", "main.py": "app = FastAPI()"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt && pip install uvicorn", StartCommand: "uvicorn --host 0.0.0.0 --port $PORT main:app"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt && pip install uvicorn", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT main:app"}, tools: "python",
 		},
 		"fastapi standard": {
 			files: map[string]string{"requirements.txt": "fastapi[standard]==0.115", "main.py": "app = FastAPI()"},
-			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "fastapi run --host 0.0.0.0 --port $PORT main.py"}, tools: "python",
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m fastapi run --host 0.0.0.0 --port $PORT main.py"}, tools: "python",
 		},
 		"django": {
 			files: map[string]string{"requirements.txt": "Django\ngunicorn", "manage.py": "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')", "shop/wsgi.py": "", "other/wsgi.py": ""},
 			set:   Settings{BuildCommand: "python manage.py migrate"},
-			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install -r requirements.txt", BuildCommand: "python manage.py migrate", StartCommand: "gunicorn --bind 0.0.0.0:$PORT shop.wsgi"}, tools: "python",
+			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install -r requirements.txt", BuildCommand: "python manage.py migrate", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT shop.wsgi"}, tools: "python",
 		},
 		"django alone": {
 			files: map[string]string{"Pipfile": "[packages]\ndjango = \"*\"\n", "Pipfile.lock": "{}", "manage.py": "import django", "mysite/asgi.py": ""},
-			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python manage.py runserver --noreload 0.0.0.0:$PORT"}, tools: "python",
+			want:  appapi.Plan{Framework: "django", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u manage.py runserver --noreload 0.0.0.0:$PORT"}, tools: "python",
 		},
 		"python": {
 			files: map[string]string{"main.py": "import http.server"},
-			want:  appapi.Plan{Framework: "python", StartCommand: "python main.py"}, tools: "python",
+			want:  appapi.Plan{Framework: "python", StartCommand: "python -u main.py"}, tools: "python",
 		},
 		"scripts of a front end": {
 			files: map[string]string{"requirements.txt": "black", "package.json": `{"dependencies":{"next":"16"}}`},
@@ -171,6 +216,11 @@ func TestWhatAppsAre(t *testing.T) {
 		"rust": {
 			files: map[string]string{"Cargo.toml": "[package]\nname = \"hello-web\"\n[dependencies]\naxum = { version = \"0.7\" }\n", "Cargo.lock": ""},
 			want:  appapi.Plan{Framework: "rust", BuildCommand: "cargo build --release --locked", StartCommand: "./target/release/hello-web"}, tools: "rust",
+		},
+		"rust in a workspace": {
+			files: map[string]string{"Cargo.toml": "[workspace]\nmembers = [\"web\"]\n", "web/Cargo.toml": "[package]\nname = \"web\"\n"},
+			set:   Settings{RootDirectory: "web"},
+			want:  appapi.Plan{Framework: "rust", BuildCommand: "cargo build --release --target-dir target", StartCommand: "./target/release/web"}, tools: "rust",
 		},
 		"deno": {
 			files: map[string]string{"deno.json": "{\n  \"tasks\": {\n    \"dev\": \"deno run\", \"start\": \"deno run -A main.ts\"\n  }\n}", "main.ts": ""},
@@ -375,4 +425,35 @@ func FuzzDetect(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestVersionsThatManifestsAllow(t *testing.T) {
+	for spec, want := range map[string]string{
+		">=3.12": ">=3.12", ">=3.10,<3.13": ">=3.10,<3.13", "<3.13, >=3.10, !=3.11.1": ">=3.10,<3.13", "~=3.11": ">=3.11,<4", "~=3.11.2": "3.11", "==3.11.*": "3.11",
+		"^3.12": ">=3.12,<4", "~3.11.2": "3.11", "3.9": "3.9", "*": "", "": "", "<4": "", "!=3.9": "", ">= 3.12": ">=3.12",
+		"20.x": "20", "v20.11.0": "20.11.0", "^18.17 || >=20.5": ">=20.5", "18 - 22": "", "lts/*": "", "~20": "20", ">=" + strings.Repeat("1", 100): "",
+	} {
+		if got := required(spec); got != want {
+			t.Errorf("%q: %q, want %q", spec, got, want)
+		}
+	}
+}
+
+// TestASiteWhoseBuildMakesPartsOfIt: a build may only write a style sheet beside index.html.
+func TestASiteWhoseBuildMakesPartsOfIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []string
+	}{
+		"here":    {map[string]string{"index.html": indexHTML}, []string{"dist", "build", "out", "public", "_site", "."}},
+		"in www":  {map[string]string{"www/index.html": indexHTML}, []string{"dist", "build", "out", "public", "_site", "www"}},
+		"nowhere": {nil, []string{"dist", "build", "out", "public", "_site"}},
+	} {
+		files := map[string]string{"package.json": `{"scripts":{"build":"tailwindcss -o style.css"},"devDependencies":{"tailwindcss":"4"}}`}
+		maps.Copy(files, c.files)
+		r, err := Detect(tree(files), Settings{})
+		if err != nil || !slices.Equal(r.StaticDirs, c.want) {
+			t.Errorf("%s: %v, %v", name, r.StaticDirs, err)
+		}
+	}
 }

@@ -89,6 +89,9 @@ func rust(s *source) (Result, bool, error) {
 	if s.has("Cargo.lock") {
 		r.Plan.BuildCommand += " --locked"
 	}
+	if s.dir != "." { // else that of a workspace which it is in
+		r.Plan.BuildCommand += " --target-dir target"
+	}
 	pkg := tomlTable(text, "package")
 	for _, name := range []string{pkg["default-run"], tomlTable(text, "bin")["name"], pkg["name"]} {
 		if names := tomlStrings(name); len(names) > 0 {

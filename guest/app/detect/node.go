@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -17,19 +18,20 @@ type packageJSON struct {
 	Scripts         map[string]string
 	Dependencies    map[string]string
 	DevDependencies map[string]string
+	Engines         map[string]string
 	Workspaces      bool
 }
 
 func parsePackage(text string) (packageJSON, error) {
 	var raw map[string]json.RawMessage
 	var p packageJSON
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\uFEFF")), &raw); err != nil {
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
 		return p, fmt.Errorf("%w: package.json: %w", ErrUnknown, err)
 	}
 	_ = json.Unmarshal(raw["name"], &p.Name)
 	_ = json.Unmarshal(raw["main"], &p.Main)
 	_ = json.Unmarshal(raw["packageManager"], &p.PackageManager)
-	for key, to := range map[string]*map[string]string{"scripts": &p.Scripts, "dependencies": &p.Dependencies, "devDependencies": &p.DevDependencies} {
+	for key, to := range map[string]*map[string]string{"scripts": &p.Scripts, "dependencies": &p.Dependencies, "devDependencies": &p.DevDependencies, "engines": &p.Engines} {
 		var loose map[string]any
 		_ = json.Unmarshal(raw[key], &loose)
 		*to = map[string]string{}
@@ -59,6 +61,9 @@ func node(s *source) (Result, bool, error) {
 	}
 	m := s.manager(p)
 	r := Result{Tools: []Tool{s.tool(m.runtime())}}
+	if engine := required(p.Engines["node"]); engine != "" && r.Tools[0].Version == "" && m.name == "yarn" && !m.new {
+		r.Tools[0] = Tool{Name: "node", Version: engine, From: "package.json"} // yarn 1 refuses any other
+	}
 	if m.name != "npm" && m.name != "bun" {
 		t := s.tool(m.name)
 		if named, version, _ := strings.Cut(p.PackageManager, "@"); t.Version == "" && named == m.name {
@@ -76,7 +81,7 @@ func node(s *source) (Result, bool, error) {
 		r.Plan.InstallCommand = m.install()
 	}
 	f := s.framework(p)
-	if f.name == "node" && len(p.Scripts) == 0 && s.mainFile(p) == "" && s.staticDir() != "" {
+	if f.name == "node" && p.Scripts["start"] == "" && p.Scripts["build"] == "" && s.mainFile(p) == "" && s.staticDir() != "" {
 		return Result{}, false, nil // a site whose package.json only names tools
 	}
 	r.Plan.Framework = f.name
@@ -119,6 +124,8 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 		r.Plan.StartCommand = m.eval(vitePreview)
 	case f.name == "sveltekit", f.name == "nuxt":
 		r.Plan.StartCommand = f.start
+	case f.name == "vite" && serverScript.MatchString(p.Scripts["start"]):
+		r.Plan.StartCommand = m.start(p, "start")
 	case len(f.static) > 0 && (f.server == "" || !p.dependsOn(f.server)):
 		site(f.static, f.spa)
 	case f.name == "nestjs" && p.Scripts["start:prod"] != "":
@@ -134,6 +141,9 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 			r.Plan.StartCommand = m.runtime() + " " + shellWord(main)
 		} else if p.Scripts["build"] != "" {
 			site([]string{"dist"}, false)
+			if dir := s.staticDir(); dir != "" && !slices.Contains(r.StaticDirs, dir) {
+				r.StaticDirs = append(r.StaticDirs, dir) // the build makes a part of it, as a style sheet
+			}
 		}
 	}
 }
@@ -142,6 +152,10 @@ func (s *source) serve(r *Result, p packageJSON, f nodeFramework, m manager) {
 // and 5.4.12 it answers 403 at every host name but localhost that the project's
 // configuration does not list.
 const vitePreview = "(await (await import('vite')).preview({ preview: { host: '0.0.0.0', port: Number(process.env.PORT), strictPort: true, allowedHosts: true } })).printUrls()"
+
+// serverScript is a script that starts a program, as what Vite has built for a server is
+// started, and not a tool.
+var serverScript = regexp.MustCompile(`^(?:cross-env\s+)?(?:[A-Za-z_][A-Za-z0-9_]*=\S*\s+)*(?:node|bun|deno|tsx)\s`)
 
 var exportSetting = regexp.MustCompile(`(?m)^[^/\n]*\boutput\s*:\s*['"]export['"]`)
 

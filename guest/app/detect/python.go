@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"path"
 	"regexp"
 	"slices"
@@ -42,9 +43,21 @@ func python(s *source) (Result, bool, error) {
 
 func (s *source) pythonTool() Tool {
 	t := s.tool("python")
-	if t.Version == "" {
-		if v := strings.TrimPrefix(strings.TrimSpace(s.read("runtime.txt")), "python-"); v != "" && validVersion.MatchString(v) {
-			t = Tool{Name: "python", Version: v, From: "runtime.txt"}
+	if t.Version != "" {
+		return t
+	}
+	if v := strings.TrimPrefix(strings.TrimSpace(s.read("runtime.txt")), "python-"); v != "" && validVersion.MatchString(v) {
+		return Tool{Name: "python", Version: v, From: "runtime.txt"}
+	}
+	// What installs the packages refuses any other.
+	project, pipfile := s.read("pyproject.toml"), tomlTable(s.read("Pipfile"), "requires")
+	for _, of := range []struct{ file, value string }{
+		{"pyproject.toml", tomlTable(project, "project")["requires-python"]},
+		{"pyproject.toml", tomlTable(project, "tool.poetry.dependencies")["python"]},
+		{"Pipfile", cmp.Or(pipfile["python_full_version"], pipfile["python_version"])},
+	} {
+		if v := required(strings.Join(tomlStrings(of.value), "")); v != "" {
+			return Tool{Name: "python", Version: v, From: of.file}
 		}
 	}
 	return t
@@ -135,18 +148,31 @@ func (s *source) pythonInstall() string {
 	case s.has("uv.lock"):
 		return "pip install uv && uv sync --frozen --active"
 	case s.has("poetry.lock"):
-		return "pip install poetry && poetry install --no-root --no-interaction"
+		return poetryInstall
 	case s.has("requirements.txt"):
 		return "pip install -r requirements.txt"
 	case s.has("Pipfile.lock"):
 		return "pip install pipenv && pipenv install --deploy"
 	case s.has("Pipfile"):
 		return "pip install pipenv && pipenv install --skip-lock"
-	case s.has("pyproject.toml") && strings.Contains(s.read("pyproject.toml"), "[project]"):
+	}
+	switch project := s.read("pyproject.toml"); {
+	case strings.Contains(project, "[tool.poetry") || strings.Contains(project, "poetry.core"):
+		return poetryInstall
+	case !strings.Contains(project, "[project]"):
+		return ""
+	case strings.Contains(project, "[build-system]") || s.has("setup.py", "setup.cfg"):
 		return "pip install ."
 	}
-	return ""
+	// It is no package: pip would make one of its directories, and refuse if there are two.
+	return "pip install uv && uv pip install -r pyproject.toml"
 }
+
+const poetryInstall = "pip install poetry && poetry install --no-root --no-interaction"
+
+// unbuffered begins the commands that start an app: what it prints is in its log at once.
+// Python keeps up to 8 KiB back where its output is no terminal.
+const unbuffered = "python -u "
 
 // pythonStart returns the command that serves the app, and a package that it needs
 // beside those that the app names.
@@ -160,17 +186,17 @@ func (s *source) pythonStart(framework string, deps []string) (command, extra st
 	case "flask":
 		module, object, _ := s.pythonObject("Flask")
 		if has("gunicorn") {
-			return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(module+":"+object), ""
+			return unbuffered + "-m gunicorn --bind 0.0.0.0:$PORT " + shellWord(module+":"+object), ""
 		}
-		return "flask --app " + shellWord(module) + " run --host 0.0.0.0 --port $PORT", ""
+		return unbuffered + "-m flask --app " + shellWord(module) + " run --host 0.0.0.0 --port $PORT", ""
 	case "streamlit":
 		if file := s.first(append([]string{"streamlit_app.py", "app.py"}, programs...)...); file != "" {
-			return "streamlit run " + shellWord(file) + " --server.address 0.0.0.0 --server.port $PORT --server.headless true", ""
+			return unbuffered + "-m streamlit run " + shellWord(file) + " --server.address 0.0.0.0 --server.port $PORT --server.headless true", ""
 		}
 		return "", ""
 	}
 	if file := s.first(programs...); file != "" && !strings.HasSuffix(file, "__init__.py") {
-		return "python " + shellWord(file), ""
+		return unbuffered + shellWord(file), ""
 	}
 	return "", ""
 }
@@ -187,13 +213,13 @@ func (s *source) djangoStart(has func(string) bool) string {
 	}
 	switch {
 	case has("gunicorn") && s.has(project+"/wsgi.py"):
-		return "gunicorn --bind 0.0.0.0:$PORT " + shellWord(project+".wsgi")
+		return unbuffered + "-m gunicorn --bind 0.0.0.0:$PORT " + shellWord(project+".wsgi")
 	case has("uvicorn") && s.has(project+"/asgi.py"):
-		return "uvicorn --host 0.0.0.0 --port $PORT " + shellWord(project+".asgi:application")
+		return unbuffered + "-m uvicorn --host 0.0.0.0 --port $PORT " + shellWord(project+".asgi:application")
 	case has("daphne") && s.has(project+"/asgi.py"):
-		return "daphne -b 0.0.0.0 -p $PORT " + shellWord(project+".asgi:application")
+		return unbuffered + "-m daphne -b 0.0.0.0 -p $PORT " + shellWord(project+".asgi:application")
 	}
-	return "python manage.py runserver --noreload 0.0.0.0:$PORT"
+	return unbuffered + "manage.py runserver --noreload 0.0.0.0:$PORT"
 }
 
 func (s *source) asgiStart(has func(string) bool) (command, extra string) {
@@ -202,13 +228,13 @@ func (s *source) asgiStart(has func(string) bool) (command, extra string) {
 	switch {
 	case has("uvicorn"):
 	case has("hypercorn"):
-		return "hypercorn --bind 0.0.0.0:$PORT " + target, ""
+		return unbuffered + "-m hypercorn --bind 0.0.0.0:$PORT " + target, ""
 	case (has("fastapi[standard]") || has("fastapi-cli")) && file != "":
-		return "fastapi run --host 0.0.0.0 --port $PORT " + shellWord(file), ""
+		return unbuffered + "-m fastapi run --host 0.0.0.0 --port $PORT " + shellWord(file), ""
 	default:
 		extra = "uvicorn"
 	}
-	return "uvicorn --host 0.0.0.0 --port $PORT " + target, extra
+	return unbuffered + "-m uvicorn --host 0.0.0.0 --port $PORT " + target, extra
 }
 
 var object = regexp.MustCompile(`(?m)^([A-Za-z_][A-Za-z0-9_]*)\s*(?::\s*[A-Za-z0-9_.]+\s*)?=\s*(?:[A-Za-z_][A-Za-z0-9_]*\.)?([A-Z][A-Za-z0-9]*)\(`)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -159,6 +160,46 @@ func parseRuntime(s string) (name, version string) {
 		return "", ""
 	}
 	return toolName(m[1]), m[2]
+}
+
+var versionClause = regexp.MustCompile(`([=~!<>^]*)\s*v?([0-9]+(?:\.[0-9]+)*)`)
+
+// required returns the versions that a manifest allows, as those of a Tool: "20", ">=3.12",
+// ">=3.10,<3.13". Of alternatives the last one counts, which is the newest. "": any, or
+// nothing that is understood.
+func required(spec string) string {
+	alternatives := strings.Split(spec, "||")
+	if spec = alternatives[len(alternatives)-1]; len(spec) > 64 || strings.Contains(spec, " - ") {
+		return ""
+	}
+	least, below := "", ""
+	for _, m := range versionClause.FindAllStringSubmatch(spec, -1) {
+		version := m[2]
+		parts := strings.Split(version, ".")
+		switch m[1] {
+		case ">=", ">":
+			least = version
+		case "<":
+			below = version
+		case "^", "~=":
+			if m[1] == "~=" && len(parts) > 2 {
+				return parts[0] + "." + parts[1]
+			}
+			major, _ := strconv.Atoi(parts[0])
+			least, below = version, strconv.Itoa(major+1)
+		case "~":
+			return strings.Join(parts[:min(2, len(parts))], ".")
+		case "", "=", "==", "===":
+			return version
+		}
+	}
+	switch {
+	case least == "":
+		return ""
+	case below == "":
+		return ">=" + least
+	}
+	return ">=" + least + ",<" + below
 }
 
 // replaceTool puts a tool in the place of one with its name, or adds it.

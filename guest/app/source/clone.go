@@ -173,7 +173,7 @@ func (l Limits) check(files int, size int64) error {
 func (r *repository) submodules(ctx context.Context) error {
 	fmt.Fprintln(r.out, "Fetching submodules.")
 	if _, err := r.run(ctx, "submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1"); err != nil {
-		return fmt.Errorf("%w: a submodule could not be fetched (only https addresses are, and private ones only from the repository's own host): %w", ErrRefused, err)
+		return fmt.Errorf("%w: a submodule could not be fetched (only https addresses are, and the token for this repository is for no other): %w", ErrRefused, err)
 	}
 	return nil
 }

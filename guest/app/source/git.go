@@ -171,11 +171,15 @@ func (c *Cloner) environment(g appapi.Git) map[string]string {
 		{"fetch.fsck.zeroPaddedFilemode", "ignore"}, {"fetch.fsck.missingSpaceBeforeDate", "ignore"}, {"fetch.fsck.badTimezone", "ignore"},
 		{"fetch.fsck.missingEmail", "ignore"}, {"fetch.fsck.zeroPaddedDate", "ignore"},
 	}
+	u, _ := url.Parse(g.URL) // it was checked
+	// Submodules have the addresses by which people push: git@host:owner/name.
+	for _, ssh := range []string{"git@" + u.Hostname() + ":", "ssh://git@" + u.Hostname() + "/"} {
+		config = append(config, [2]string{"url." + u.Scheme + "://" + u.Host + "/.insteadOf", ssh})
+	}
 	if g.Token != "" {
 		// Asked for by git when the host wants it, and for this host alone: neither one
 		// that it redirects to nor that of a submodule is given it. (A header of git's
 		// configuration would go with a redirect.)
-		u, _ := url.Parse(g.URL) // it was checked
 		env["BERTH_GIT_USERNAME"], env["BERTH_GIT_TOKEN"] = g.Username, g.Token
 		if g.Username == "" {
 			env["BERTH_GIT_USERNAME"] = "x-access-token"

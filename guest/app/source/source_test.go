@@ -265,6 +265,14 @@ func TestSubmodulesAreCloned(t *testing.T) {
 	if err != nil || fileText(t, tree, "lib/inner") != "yes" {
 		t.Errorf("%v, %q", err, fileText(t, tree, "lib/inner"))
 	}
+	// One that people reach by SSH, at the repository's own host, is fetched as that is.
+	for _, ssh := range []string{"git@127.0.0.1:sub", "ssh://git@127.0.0.1/sub"} {
+		h.git("r", "config", "-f", ".gitmodules", "submodule.lib.url", ssh)
+		h.commit("r", "by ssh", nil)
+		if _, tree, _, err := h.clone(appapi.Git{URL: h.url + "/r"}, Limits{}); err != nil || fileText(t, tree, "lib/inner") != "yes" {
+			t.Errorf("%s: %v, %q", ssh, err, fileText(t, tree, "lib/inner"))
+		}
+	}
 	// One of another protocol is refused.
 	h.git("r", "config", "-f", ".gitmodules", "submodule.lib.url", "file://"+filepath.Join(h.dir, "sub"))
 	h.commit("r", "by file", nil)
