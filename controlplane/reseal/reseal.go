@@ -64,7 +64,7 @@ func (r *Resealer) Pass(ctx context.Context) {
 	found := map[seal.KeyID]int{}
 	done, err := 0, error(nil)
 	for _, again := range []func(context.Context, *Resealer, map[seal.KeyID]int) (int, error){
-		table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
+		table(record.EnvParts), table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
 		table(record.RepoEnvs), table(record.WebhookEndpoints), table(record.CertFiles),
 	} {
 		var n int
