@@ -155,6 +155,44 @@ func TestTheSealingKeyIsRotated(t *testing.T) {
 	}
 }
 
+// Rows that are too large for one transaction are sealed again in several.
+func TestLargeValuesAreSealedAgain(t *testing.T) {
+	c := testcluster.New(t, 1)
+	store := c.Leader().Store
+	keys, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 256 << 10
+	old := keys.Primary()
+	for i := range 3 {
+		id := fmt.Sprint(i)
+		value, err := keys.Seal(make([]byte, size), record.EnvContext(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.EnvParts, &record.EnvPart{Meta: record.Meta{ID: id}, Sealed: value})
+			return nil
+		})
+	}
+	next, err := keys.Rotate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reseal.New(store, keys, testcluster.Log()).Pass(t.Context())
+	if err := keys.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range raftstore.All(store.View(), record.EnvParts) {
+		id, err := seal.KeyOf(row.Sealed)
+		raw, openErr := keys.Open(row.Sealed, record.EnvContext(row.ID))
+		if err != nil || openErr != nil || id != next || len(raw) != size {
+			t.Errorf("%s: %d bytes, key %s, %v, %v", row.ID, len(raw), id, err, openErr)
+		}
+	}
+}
+
 func TestTheFileOfKeysIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "seal.key")
 	written, err := seal.New()
