@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the golden files of the format wr
 // goldenSet is the newest directory below testdata/golden. There is a new one
 // for each version of a format, and whenever the same format carries more:
 // tables that there were not, or fields.
-const goldenSet = 7
+const goldenSet = 8
 
 // The files below testdata/golden/v<N> were written by the code of their time,
 // and must be readable for ever: never change those of a set that has been

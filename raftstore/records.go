@@ -6,7 +6,7 @@ import "github.com/berth-cloud/berth/raftstore/record"
 func RecordTables() []AnyTable {
 	return []AnyTable{
 		Register(record.Workspaces), Register(record.Users), Register(record.APIKeys), Register(record.Hosts), Register(record.JoinTokens),
-		Register(record.Sandboxes), Register(record.Flows), Register(record.Outcomes), Register(record.IdempotencyKeys),
+		Register(record.Sandboxes), Register(record.EnvParts), Register(record.Flows), Register(record.Outcomes), Register(record.IdempotencyKeys),
 		Register(record.Snapshots), Register(record.Volumes), Register(record.Databases), Register(record.Templates),
 		Register(record.Builds), Register(record.Clusters), Register(record.CertFiles),
 		Register(record.WebhookEndpoints), Register(record.WebhookDeliveries), Register(record.Apps), Register(record.Deployments),

@@ -145,10 +145,11 @@ func (c *Core) Admissible(r raftstore.Reader, caller Caller, need limits.Need) e
 // AdmissionTurn waits for the caller's turn to place and admit a create. Those of a workspace
 // with quotas take turns: each counts what the ones before have made, so they would only be
 // in each other's way. And those that exceed a quota take no memory on hosts meanwhile, or
-// others, of whichever workspace, were refused for lack of it.
-func (c *Core) AdmissionTurn(ctx context.Context, caller Caller) (leave func(), err error) {
+// others, of whichever workspace, were refused for lack of it. Large creates of a workspace
+// take turns, too, or their writes would hold up those of others.
+func (c *Core) AdmissionTurn(ctx context.Context, caller Caller, large bool) (leave func(), err error) {
 	ws, ok := raftstore.Get(c.Store.View(), record.Workspaces, caller.WorkspaceID)
-	if !ok || !c.Tiers.Counts(ws) {
+	if !ok || !large && !c.Tiers.Counts(ws) {
 		return func() {}, nil
 	}
 	if leave, err = c.creates.take(ctx, "admission/"+ws.ID); err != nil {

@@ -63,6 +63,10 @@ func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int)
 	group := "tree-" + newID()
 	o := &fork.Order{FlowID: flow.NewID(), Group: group, RequestID: "req", Mode: mode, Parent: parent}
 	out := forked{flowID: o.FlowID, group: group}
+	env, err := n.Sandboxes.Flows.NewEnv(map[string]string{"A": "1"})
+	if err != nil {
+		return out, err
+	}
 	for i := range count {
 		meta, err := fork.Metadata(mode, json.RawMessage(`{"mine":1,"fork_index":"x"}`), parent.ID, group, i)
 		if err != nil {
@@ -70,13 +74,10 @@ func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int)
 		}
 		c := &record.Sandbox{
 			Meta: record.Meta{ID: newID()}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "base", Metadata: meta,
-			CPU: 1, MemoryMB: 512, DiskMB: 2048, ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds,
+			CPU: 1, MemoryMB: 512, DiskMB: 2048, ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds, EnvRef: env.Ref,
 		}
 		if mode == fork.Tree {
 			c.ForkTree = group
-		}
-		if c.EnvSealed, err = n.Sandboxes.Flows.SealEnv(c.ID, map[string]string{"A": "1"}); err != nil {
-			return out, err
 		}
 		o.Children = append(o.Children, c)
 		out.children = append(out.children, c.ID)
@@ -84,7 +85,12 @@ func begin(n *testplane.Node, parent *record.Sandbox, mode fork.Mode, count int)
 	if err := n.Forks.Flows.Place(n.Store.View(), o); err != nil {
 		return out, err
 	}
-	return out, n.Store.Update(context.Background(), func(tx *raftstore.Tx) error { return n.Forks.Flows.Begin(tx, o) })
+	return out, n.Store.Update(context.Background(), func(tx *raftstore.Tx) error {
+		if err := env.Put(tx, "ws", count); err != nil {
+			return err
+		}
+		return n.Forks.Flows.Begin(tx, o)
+	})
 }
 
 // run begins a fork and waits for its end.

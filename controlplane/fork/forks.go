@@ -155,14 +155,18 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 		FlowID: flow.NewID(), Group: f.newGroup(), RequestID: c.RequestID, IdempotencyKeyID: keyID,
 		Mode: f.mode, Parent: parent,
 	}
-	if order.Children, err = s.children(parent, order.Group, f); err != nil {
+	env, err := s.sandboxes.Flows.Inherit(view, parent)
+	if err != nil {
+		return forked{}, apierror.As(err)
+	}
+	if order.Children, err = s.children(parent, env.Ref, order.Group, f); err != nil {
 		return forked{}, err
 	}
 	ids := make([]string, len(order.Children))
 	for i, child := range order.Children {
 		ids[i] = child.ID
 	}
-	leave, err := s.core.AdmissionTurn(ctx, c)
+	leave, err := s.core.AdmissionTurn(ctx, c, false)
 	if err != nil {
 		return forked{}, err
 	}
@@ -188,6 +192,9 @@ func (s *Forks) begin(ctx context.Context, c core.Caller, id string, f forking, 
 		if err := f.key.Claim(tx, keyID, strings.Join(append([]string{order.Group}, ids...), " ")); err != nil {
 			return err
 		}
+		if err := env.Put(tx, c.WorkspaceID, f.count); err != nil {
+			return err
+		}
 		return s.Flows.Begin(tx, order)
 	})
 	if err != nil {
@@ -211,34 +218,28 @@ func (f forking) newGroup() string {
 // children returns the rows of a fork's children. They inherit template,
 // environment, time to live and preview mode, but not volumes, registered ports or
 // persistence.
-func (s *Forks) children(parent *record.Sandbox, group string, f forking) ([]*record.Sandbox, error) {
-	env, err := s.sandboxes.Flows.OpenEnv(parent.ID, parent.EnvSealed)
-	if err != nil {
-		return nil, apierror.As(err)
-	}
+func (s *Forks) children(parent *record.Sandbox, env record.EnvRef, group string, f forking) ([]*record.Sandbox, error) {
 	out, size := make([]*record.Sandbox, f.count), 0
 	for i := range out {
 		row := &record.Sandbox{
 			Meta: record.Meta{ID: core.RandomText(hostapi.IDLength)}, WorkspaceID: parent.WorkspaceID, Status: record.SandboxStarting,
 			Template: parent.Template, TemplateKey: parent.TemplateKey, BuildID: parent.BuildID, CPU: parent.CPU, MemoryMB: parent.MemoryMB, DiskMB: parent.DiskMB,
-			ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds, Preview: parent.Preview,
+			ForkedFrom: parent.ID, TTLSeconds: parent.TTLSeconds, Preview: parent.Preview, EnvRef: env,
 		}
 		if f.mode == Tree {
 			row.ForkTree = group
 		}
+		var err error
 		if row.Metadata, err = Metadata(f.mode, f.metadata, parent.ID, group, i); err != nil {
 			return nil, apierror.As(err)
 		}
-		if row.EnvSealed, err = s.sandboxes.Flows.SealEnv(row.ID, env); err != nil {
-			return nil, apierror.As(err)
-		}
-		size += len(row.Metadata) + len(row.EnvSealed)*4/3 + 1024
+		size += len(row.Metadata) + 1024
 		out[i] = row
 	}
 	if size > maxForkBytes {
 		return nil, &apierror.Error{
 			Code: apierror.ETooLarge, Message: "request too large",
-			Detail: fmt.Sprintf("a child's environment and metadata take %d bytes, all children's may take %d: make at most %d children at once",
+			Detail: fmt.Sprintf("a child's metadata takes %d bytes, in which JSON escapes some characters, and all children's may take %d: make at most %d children at once",
 				size/f.count, maxForkBytes, maxForkBytes*f.count/size),
 		}
 	}

@@ -81,18 +81,21 @@ func TestTheMostChildrenOfAForkAreASetting(t *testing.T) {
 	}
 }
 
-// The rows of all children are one transaction: the error says how many fit.
-func TestALargeEnvironmentLimitsAFork(t *testing.T) {
+// The rows of all children are one transaction: the error says how many fit. JSON has six
+// bytes for a character of the metadata.
+func TestLargeMetadataLimitsAFork(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
 		c.MemoryMB = 64 * boxMB
 	})
-	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"A": strings.Repeat("x", hostapi.MaxEnv-len("A=")-1)}})
-	_, err := r.Node.Forks.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(5)}, core.Idempotency{})
+	sb := r.Must(t, api.CreateSandbox{})
+	in := api.ForkTree{Count: n(5), Metadata: api.Object(`{"a":"` + strings.Repeat("<", 15<<10) + `"}`)}
+	_, err := r.Node.Forks.ForkTree(t.Context(), testplane.Caller, sb.ID, in, core.Idempotency{})
 	if e := testplane.Want(t, err, apierror.ETooLarge, "request too large"); !strings.Contains(e.Detail, "make at most 4 children at once") {
 		t.Errorf("detail %q", e.Detail)
 	}
-	if out, err := r.Node.Forks.ForkTree(t.Context(), testplane.Caller, sb.ID, api.ForkTree{Count: n(4)}, core.Idempotency{}); err != nil || len(out.Children) != 4 {
+	in.Count = n(4)
+	if out, err := r.Node.Forks.ForkTree(t.Context(), testplane.Caller, sb.ID, in, core.Idempotency{}); err != nil || len(out.Children) != 4 {
 		t.Errorf("%d children, %v", len(out.Children), err)
 	}
 }

@@ -124,7 +124,7 @@ func (f *Flows) capture(ctx context.Context, run flow.Run, data *Fork) error {
 // put starts one child on its host.
 func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, row *record.Sandbox) outcome {
 	out := outcome{row: row}
-	spec, err := f.spec(data, index, row)
+	spec, err := f.spec(run.View, data, index, row)
 	if err == nil {
 		if data.Mode == Warm {
 			spec.WarmFrom = data.ParentID
@@ -146,8 +146,8 @@ func (f *Flows) put(ctx context.Context, run flow.Run, data *Fork, index int, ro
 
 func (f *Flows) since(data *Fork) int64 { return max(0, f.Clock().Sub(data.Begun).Milliseconds()) }
 
-func (f *Flows) spec(data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpec, error) {
-	env, err := f.sandboxes.OpenEnv(row.ID, row.EnvSealed)
+func (f *Flows) spec(r raftstore.Reader, data *Fork, index int, row *record.Sandbox) (hostapi.BoxSpec, error) {
+	env, err := f.sandboxes.OpenEnv(r, row.ID, row.EnvRef)
 	if err != nil {
 		return hostapi.BoxSpec{}, err
 	}

@@ -16,10 +16,12 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 )
 
-// Limits of request bodies. The content of a create is stored in the replicated log,
-// which must stay small; an exec may contain the command's input.
+// Limits of request bodies. The content of most creates is stored in the replicated log,
+// which must stay small. That of a sandbox has 1 MiB of environment, of which JSON may
+// need six bytes for one; an exec may contain the command's input.
 const (
 	maxJSONBody    = 1 << 20
+	maxCreateBody  = 8 << 20
 	maxExecBody    = 8 << 20
 	maxRestoreBody = 1 << 30
 )
@@ -36,8 +38,8 @@ const (
 	maxDrain = 32 << 20
 )
 
-// Input that may be in memory for long, while a command runs or does not read,
-// counts against a budget if it is larger than freeInput bytes. inputCopies is the
+// Input that may be in memory for long, while a command runs or does not read, or a
+// sandbox starts, counts against a budget if it is larger than freeInput bytes. inputCopies is the
 // number of its copies in memory: as received, as decoded, and as sent to the host.
 const (
 	freeInput   = 64 << 10

@@ -103,9 +103,9 @@ func TestLargeBodies(t *testing.T) {
 	}{
 		{"create with 10 MiB", "/v1/sandboxes", tenMiB, false, 413},
 		{"create with 10 MiB, chunked", "/v1/sandboxes", tenMiB, true, 413},
-		{"create at the limit", "/v1/sandboxes", maxJSONBody, false, 201},
-		{"create one byte over", "/v1/sandboxes", maxJSONBody + 1, false, 413},
-		{"create one byte over, chunked", "/v1/sandboxes", maxJSONBody + 1, true, 413},
+		{"create at the limit", "/v1/sandboxes", maxCreateBody, false, 201},
+		{"create one byte over", "/v1/sandboxes", maxCreateBody + 1, false, 413},
+		{"create one byte over, chunked", "/v1/sandboxes", maxCreateBody + 1, true, 413},
 		{"exec with 10 MiB", "/v1/sandboxes/" + testID + "/exec", tenMiB, false, 413},
 		{"exec with 10 MiB, chunked", "/v1/sandboxes/" + testID + "/exec", tenMiB, true, 413},
 		{"exec at the limit", "/v1/sandboxes/" + testID + "/exec", maxExecBody, false, 200},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/sandbox"
 )
 
@@ -82,6 +83,27 @@ func TestLargeInputCounts(t *testing.T) {
 			t.Errorf("%s without room: %d %s", path, w.Code, w.Body)
 		}
 		in.full = false
+	}
+}
+
+// The body of a create counts until it is answered.
+func TestLargeEnvironmentsCount(t *testing.T) {
+	r, in := newRig(t), &room{}
+	r.streams.admit = in.admit
+	during := int64(-1)
+	r.sandboxes.create = func(context.Context, core.Caller, api.CreateSandbox, core.Idempotency) (api.Sandbox, error) {
+		during = in.now()
+		return testSandbox(), nil
+	}
+	for size, copies := range map[int]int64{1 << 10: 0, 1 << 20: inputCopies} {
+		body := `{"template":"base","env":{"A":"` + strings.Repeat("x", size) + `"}}`
+		if w := r.call(http.MethodPost, "/v1/sandboxes", "tenant", body); w.Code != http.StatusCreated || during != copies*int64(len(body)) || in.now() != 0 {
+			t.Errorf("%d bytes: %d, %d were held and %d are", size, w.Code, during, in.now())
+		}
+	}
+	in.full, during = true, -1
+	if w := r.call(http.MethodPost, "/v1/sandboxes", "tenant", `{"env":{"A":"`+strings.Repeat("x", 1<<20)+`"}}`); w.Code != http.StatusTooManyRequests || during != -1 {
+		t.Errorf("without room: %d %s", w.Code, w.Body)
 	}
 }
 

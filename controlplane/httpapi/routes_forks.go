@@ -27,8 +27,14 @@ type Forks interface {
 	Promote(ctx context.Context, c core.Caller, id string, in api.Promote) (api.Promoted, error)
 }
 
+var errLargeEnvs = apierror.Error{
+	Code: apierror.ERateLimited, Message: "environments too large", Detail: "of the sandboxes and snapshots of a workspace, those over 65536 bytes together",
+	Fields: map[string]any{"max_bytes": 32 << 20, "used_bytes": 33423360},
+}
+
 // The errors of calls that capture a sandbox.
 var captureFailures = []apierror.Error{
+	errLargeEnvs,
 	{Code: apierror.EForbidden, Message: "account suspended"},
 	{Code: apierror.ENotFound, Message: "sandbox not found or not running", Detail: "its status is failed"},
 	{Code: apierror.EConflict, Message: "sandbox not running (paused or hibernated) — resume/wake it first"},
@@ -41,7 +47,7 @@ func forkRoutes() []route {
 	count := apierror.Error{Code: apierror.EInvalid, Message: "count must be from 1 to 16"}
 	children := slices.Concat(captureFailures, []apierror.Error{
 		count,
-		{Code: apierror.ETooLarge, Message: "request too large", Detail: "environment and metadata of all children together are too large: make fewer children at once"},
+		{Code: apierror.ETooLarge, Message: "request too large", Detail: "the metadata of all children together is too large: make fewer children at once"},
 		{Code: apierror.EInternal, Message: "sandbox failed to start"},
 		{Code: apierror.EBadGateway, Message: "no available compute node", Detail: "every host with the template is full"},
 	})
@@ -79,11 +85,16 @@ func forkRoutes() []route {
 
 // bindCreate reads a create's body and its Idempotency-Key.
 func bindCreate[T any](c *gin.Context) (in T, i core.Idempotency, err error) {
+	return bindCreateOf[T](c, maxJSONBody)
+}
+
+// bindCreateOf is bindCreate for a body of at most limit bytes.
+func bindCreateOf[T any](c *gin.Context, limit int64) (in T, i core.Idempotency, err error) {
 	i, err = idempotency(c)
 	if err != nil {
 		return in, i, err
 	}
-	in, raw, err := bind[T](c, maxJSONBody)
+	in, raw, err := bind[T](c, limit)
 	if err != nil {
 		return in, i, err
 	}

@@ -7,7 +7,12 @@ import (
 )
 
 func (a *API) createSandbox(c *gin.Context) error {
-	in, key, err := bindCreate[api.CreateSandbox](c)
+	release, err := a.admitBody(c, maxCreateBody)
+	if err != nil {
+		return err
+	}
+	defer release()
+	in, key, err := bindCreateOf[api.CreateSandbox](c, maxCreateBody)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func (r *Resealer) Pass(ctx context.Context) {
 	found := map[seal.KeyID]int{}
 	done, err := 0, error(nil)
 	for _, again := range []func(context.Context, *Resealer, map[seal.KeyID]int) (int, error){
-		table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
+		table(record.EnvParts), table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
 		table(record.RepoEnvs), table(record.WebhookEndpoints), table(record.CertFiles),
 	} {
 		var n int
@@ -127,30 +127,11 @@ func table[T interface {
 			}
 		}
 		for ids := range slices.Chunk(due, batch) {
-			n := 0
-			err := r.store.Update(ctx, func(tx *raftstore.Tx) error {
-				n = 0
-				for _, id := range ids {
-					row, ok := raftstore.Get(tx, t, id)
-					if !ok {
-						continue
-					}
-					row = row.Clone()
-					changed, err := r.again(row)
-					if err != nil {
-						return fmt.Errorf("%s %s: %w", t.Name, id, err)
-					}
-					if changed > 0 {
-						raftstore.Put(tx, t, row)
-					}
-					n += changed
-				}
-				return nil
-			})
+			n, err := reseal(ctx, r, t, ids)
+			done += n
 			if err != nil {
 				return done, err
 			}
-			done += n
 		}
 		for _, row := range raftstore.All(r.store.View(), t) {
 			for _, v := range row.SealedValues() {
@@ -159,6 +140,46 @@ func table[T interface {
 		}
 		return done, nil
 	}
+}
+
+// reseal seals the values of rows again, in one transaction, or in more if the rows are
+// too large for one.
+func reseal[T interface {
+	record.Row
+	record.Sealed
+	Clone() T
+}](ctx context.Context, r *Resealer, t record.Table[T], ids []string) (n int, err error) {
+	err = r.store.Update(ctx, func(tx *raftstore.Tx) error {
+		n = 0
+		for _, id := range ids {
+			row, ok := raftstore.Get(tx, t, id)
+			if !ok {
+				continue
+			}
+			row = row.Clone()
+			changed, err := r.again(row)
+			if err != nil {
+				return fmt.Errorf("%s %s: %w", t.Name, id, err)
+			}
+			if changed > 0 {
+				raftstore.Put(tx, t, row)
+			}
+			n += changed
+		}
+		return nil
+	})
+	if !errors.Is(err, raftstore.ErrTooLarge) || len(ids) == 1 {
+		if err != nil {
+			n = 0
+		}
+		return n, err
+	}
+	n, err = reseal(ctx, r, t, ids[:len(ids)/2])
+	if err != nil {
+		return n, err
+	}
+	more, err := reseal(ctx, r, t, ids[len(ids)/2:])
+	return n + more, err
 }
 
 // again seals a row's values with the primary key. What does not open stays as it is: it

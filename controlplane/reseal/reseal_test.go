@@ -31,8 +31,9 @@ func rows(t *testing.T, keys seal.Sealer) (put func(tx *raftstore.Tx) error, val
 		return out
 	}
 	meta := func(id string) record.Meta { return record.Meta{ID: id} }
-	box := &record.Sandbox{Meta: meta("box"), WorkspaceID: "ws", Status: record.SandboxStarting, EnvSealed: sealed(record.EnvContext("box"))}
-	snap := &record.Snapshot{Meta: meta("snap"), WorkspaceID: "ws", Status: record.ResourceCreating, EnvSealed: sealed(record.EnvContext("snap"))}
+	box := &record.Sandbox{Meta: meta("box"), WorkspaceID: "ws", Status: record.SandboxStarting, EnvRef: record.EnvRef{EnvSealed: sealed(record.EnvContext("box"))}}
+	snap := &record.Snapshot{Meta: meta("snap"), WorkspaceID: "ws", Status: record.ResourceCreating, EnvRef: record.EnvRef{EnvSealed: sealed(record.EnvContext("snap"))}}
+	vars := &record.EnvPart{Meta: meta("vars"), Sealed: sealed(record.EnvContext("vars"))}
 	build := &record.Build{Meta: meta("build"), Status: record.TemplateQueued, SpecSealed: sealed(record.BuildContext("build"))}
 	db := &record.Database{
 		Meta: meta("db"), WorkspaceID: "ws", Status: record.DatabaseProvisioning,
@@ -49,6 +50,7 @@ func rows(t *testing.T, keys seal.Sealer) (put func(tx *raftstore.Tx) error, val
 	return func(tx *raftstore.Tx) error {
 		raftstore.Put(tx, record.Sandboxes, box.Clone())
 		raftstore.Put(tx, record.Snapshots, snap.Clone())
+		raftstore.Put(tx, record.EnvParts, vars.Clone())
 		raftstore.Put(tx, record.Builds, build.Clone())
 		raftstore.Put(tx, record.Databases, db.Clone())
 		raftstore.Put(tx, record.Apps, app.Clone())
@@ -80,7 +82,7 @@ func open[T interface {
 
 func openAll(t *testing.T, view *raftstore.Snapshot, keys seal.Sealer) int {
 	t.Helper()
-	return open(t, view, record.Sandboxes, keys) + open(t, view, record.Snapshots, keys) + open(t, view, record.Builds, keys) +
+	return open(t, view, record.Sandboxes, keys) + open(t, view, record.Snapshots, keys) + open(t, view, record.EnvParts, keys) + open(t, view, record.Builds, keys) +
 		open(t, view, record.Databases, keys) + open(t, view, record.Apps, keys) + open(t, view, record.RepoEnvs, keys) +
 		open(t, view, record.WebhookEndpoints, keys) + open(t, view, record.CertFiles, keys)
 }
@@ -150,6 +152,44 @@ func TestTheSealingKeyIsRotated(t *testing.T) {
 	c.Update(func(tx *raftstore.Tx) error { raftstore.Delete(tx, record.WebhookEndpoints, "lost"); return nil })
 	if n := openAll(t, store.View(), keys); n != values {
 		t.Errorf("without the old key %d of %d open", n, values)
+	}
+}
+
+// Rows that are too large for one transaction are sealed again in several.
+func TestLargeValuesAreSealedAgain(t *testing.T) {
+	c := testcluster.New(t, 1)
+	store := c.Leader().Store
+	keys, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 256 << 10
+	old := keys.Primary()
+	for i := range 3 {
+		id := fmt.Sprint(i)
+		value, err := keys.Seal(make([]byte, size), record.EnvContext(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Update(func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.EnvParts, &record.EnvPart{Meta: record.Meta{ID: id}, Sealed: value})
+			return nil
+		})
+	}
+	next, err := keys.Rotate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reseal.New(store, keys, testcluster.Log()).Pass(t.Context())
+	if err := keys.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range raftstore.All(store.View(), record.EnvParts) {
+		id, err := seal.KeyOf(row.Sealed)
+		raw, openErr := keys.Open(row.Sealed, record.EnvContext(row.ID))
+		if err != nil || openErr != nil || id != next || len(raw) != size {
+			t.Errorf("%s: %d bytes, key %s, %v, %v", row.ID, len(raw), id, err, openErr)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 		Meta: record.Meta{ID: core.RandomText(hostapi.IDLength)}, WorkspaceID: c.WorkspaceID, Status: record.SandboxStarting,
 		Template: in.Template, TTLSeconds: in.TTLSeconds, Metadata: json.RawMessage(in.Metadata), Persistent: in.Persistent, Preview: record.PreviewMode(core.OrZero(in.Preview)),
 	}
-	env, err := s.source(ctx, c, row, in)
+	vars, err := s.source(ctx, c, row, in)
 	if err != nil {
 		return api.Sandbox{}, err
 	}
@@ -57,14 +57,31 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 	if err := template.Resolve(s.core.Store.View(), row); err != nil {
 		return api.Sandbox{}, err
 	}
-	if row.EnvSealed, err = s.Flows.SealEnv(row.ID, env); err != nil {
+	env, err := s.Flows.NewEnv(vars)
+	if err != nil {
 		return api.Sandbox{}, apierror.As(err)
 	}
-	leave, err := s.core.AdmissionTurn(ctx, c)
+	row.EnvRef = env.Ref
+	leave, err := s.core.AdmissionTurn(ctx, c, row.Large())
 	if err != nil {
 		return api.Sandbox{}, err
 	}
 	defer leave()
+	if row.Large() { // before any of it is written
+		if err := s.core.Admissible(s.core.Store.View(), c, needOf(row)); err != nil {
+			return api.Sandbox{}, err
+		}
+	}
+	discard, err := s.Flows.prepare(ctx, env, c.WorkspaceID)
+	if err != nil {
+		return api.Sandbox{}, err
+	}
+	begun := false
+	defer func() {
+		if !begun {
+			discard()
+		}
+	}()
 	placing := s.core.Clock()
 	if err := s.Flows.Place(s.core.Store.View(), row); err != nil {
 		return api.Sandbox{}, s.placeError(ctx, c, row, err)
@@ -85,6 +102,9 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 		if err := attachVolumes(tx, row); err != nil {
 			return err
 		}
+		if err := env.Put(tx, row.WorkspaceID, 1); err != nil {
+			return err
+		}
 		return s.Flows.Begin(tx, flowID, row, Create{
 			Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Boot: hostapi.Boot(core.OrZero(in.Boot)),
 		})
@@ -93,6 +113,7 @@ func (s *Sandboxes) create(ctx context.Context, c core.Caller, in api.CreateSand
 		s.Flows.Unplace(row)
 		return api.Sandbox{}, err
 	}
+	begun = true
 	leave()
 	times.admitted = s.core.Clock()
 	out, made, err := s.awaitCreate(ctx, c, row.ID, flowID)

@@ -41,14 +41,19 @@ func newID() string {
 // create begins a create on the leader, like the use case.
 func create(p *testplane.Plane, n *testplane.Node, id string) (flowID string, err error) {
 	s := &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: "ws", Status: record.SandboxStarting, Template: "base"}
-	if s.EnvSealed, err = n.Sandboxes.Flows.SealEnv(id, map[string]string{"A": "1"}); err != nil {
+	env, err := n.Sandboxes.Flows.NewEnv(map[string]string{"A": "1"})
+	if err != nil {
 		return "", err
 	}
+	s.EnvRef = env.Ref
 	if err := n.Sandboxes.Flows.Place(n.Store.View(), s); err != nil {
 		return "", err
 	}
 	flowID = flow.NewID()
 	err = n.Store.Update(context.Background(), func(tx *raftstore.Tx) error {
+		if err := env.Put(tx, s.WorkspaceID, 1); err != nil {
+			return err
+		}
 		return n.Sandboxes.Flows.Begin(tx, flowID, s, sandbox.Create{Data: resource.Data{RequestID: "req"}})
 	})
 	return flowID, err

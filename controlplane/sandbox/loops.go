@@ -22,6 +22,7 @@ const (
 	loopPaused      = "sandboxes of paused workspaces"
 	loopEvacuate    = "evacuated hosts"
 	loopRebalance   = "rebalanced hosts"
+	loopEnvs        = "environments"
 )
 
 // keeper contains the loops of sandboxes in one term.
@@ -32,7 +33,8 @@ type keeper struct {
 	transitions    *Transitions
 	hibernateRetry time.Duration // see Config.HibernateRetry
 	orphans        *loops.Garbage[orphan]
-	looks          looks // of the inventory's passes
+	looks          looks  // of the inventory's passes
+	began          uint64 // index at which the term began
 
 	// Of failUnreachable: closed when a host's row has changed since its last whole pass.
 	hostsChanged <-chan struct{}
@@ -49,6 +51,7 @@ type keeper struct {
 func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 	k := &keeper{
 		Term: t, core: s.core, flows: s.Flows, transitions: s.transitions, hibernateRetry: s.cfg.HibernateRetry, notBefore: map[string]time.Time{}, untold: map[string][]untold{},
+		began:   t.Store.View().Index(),
 		orphans: loops.NewGarbage(t, func(o orphan) (what, id, hostID string) { return "box", hostapi.ShortID(o.id), o.hostID }),
 	}
 	return []loops.Loop{
@@ -59,6 +62,7 @@ func (s *Sandboxes) Loops(t *loops.Term) []loops.Loop {
 		{Name: loopPaused, Pass: k.hibernatePaused},
 		{Name: loopEvacuate, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Hosts.Name) }, Pass: k.evacuate},
 		{Name: loopRebalance, Wake: func() <-chan struct{} { return s.core.Store.View().Changed(record.Clusters.Name) }, Pass: k.rebalance},
+		{Name: loopEnvs, Every: loops.ExpiryEvery, Pass: k.dropEnvs},
 		resource.Strays(t, Resource, startedByNobody),
 	}
 }

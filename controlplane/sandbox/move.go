@@ -315,7 +315,7 @@ func (f *Flows) arrive(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err != nil || !ok {
 		return resource.Finish, err
 	}
-	env, err := f.OpenEnv(s.ID, s.EnvSealed)
+	env, err := f.OpenEnv(run.View, s.ID, s.EnvRef)
 	if err != nil {
 		return nil, err
 	}

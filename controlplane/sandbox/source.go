@@ -33,14 +33,14 @@ func (s *Sandboxes) source(ctx context.Context, c core.Caller, row *record.Sandb
 			return nil, apierror.Invalid("template does not match the snapshot", "the snapshot is of template %q", snap.Template)
 		}
 		row.FromSnapshot, row.TemplateKey = snap.ID, snap.TemplateKey
-		if env, err = s.Flows.OpenEnv(snap.ID, snap.EnvSealed); err != nil {
+		if env, err = s.Flows.OpenEnv(view, snap.ID, snap.EnvRef); err != nil {
 			return nil, apierror.As(err)
 		}
 		if env == nil {
 			env = map[string]string{}
 		}
 		maps.Copy(env, in.Env)
-		if err := core.ValidEnv(env, hostapi.MaxEnv); err != nil {
+		if err := validEnv(env); err != nil {
 			return nil, err
 		}
 		if !snap.Stored {

@@ -77,9 +77,8 @@ func volumesOf(r raftstore.Reader, s *record.Sandbox) []*record.Volume {
 	return out
 }
 
-// DeleteRow removes a sandbox's row, detaches its volumes, and keeps for whom its last
-// use is counted. Sandboxes' rows must
-// not be removed in any other way.
+// DeleteRow removes a sandbox's row and its environment, detaches its volumes, and keeps
+// for whom its last use is counted. Sandboxes' rows must not be removed in any other way.
 func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
 	for _, v := range volumesOf(tx, s) {
 		if v.AttachedTo == s.ID {
@@ -92,6 +91,7 @@ func DeleteRow(tx *raftstore.Tx, s *record.Sandbox) {
 		PutEnded(tx, s, s.HostID)
 	}
 	raftstore.Delete(tx, record.Sandboxes, s.ID)
+	DropEnv(tx, s.EnvRef)
 }
 
 // PutEnded keeps for whom a host has counted a sandbox that is not there any more: it may
@@ -105,7 +105,7 @@ func PutEnded(tx *raftstore.Tx, s *record.Sandbox, hostID string) {
 
 // spec returns the box that the host is to create.
 func (f *Flows) spec(r raftstore.Reader, s *record.Sandbox, data Create) (hostapi.BoxSpec, error) {
-	env, err := f.OpenEnv(s.ID, s.EnvSealed)
+	env, err := f.OpenEnv(r, s.ID, s.EnvRef)
 	if err != nil {
 		return hostapi.BoxSpec{}, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,7 +39,8 @@ func TestCreateShowsTheWholeRecord(t *testing.T) {
 		got.PreviewURL != "https://{port}-"+sb.ID+".preview.test" {
 		t.Fatalf("%+v", got)
 	}
-	if row, _ := r.Sandbox(sb.ID); !strings.HasPrefix(string(row.EnvSealed), "sandbox.env/"+sb.ID) {
+	row, _ := r.Sandbox(sb.ID)
+	if env, _ := raftstore.Get(r.Leader().Store.View(), record.EnvParts, row.EnvID+"/0"); env == nil || !strings.HasPrefix(string(env.Sealed), "sandbox.env/"+env.ID) {
 		t.Fatal("the environment was not sealed for its row")
 	}
 }
@@ -100,7 +100,6 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"env name with =":         {Template: "base", Env: map[string]string{"A=B": "x"}},
 		"env name not UTF-8":      {Template: "base", Env: map[string]string{"\xff\xfe": "x"}},
 		"env value with NUL":      {Template: "base", Env: map[string]string{"A": "x\x00"}},
-		"env large":               {Template: "base", Env: map[string]string{"A": big}},
 		"boot":                    {Template: "base", Boot: new(api.Boot("warm"))},
 		"empty boot":              {Template: "base", Boot: new(api.Boot(""))},
 		"preview":                 {Template: "base", Preview: new(api.PreviewMode("secret"))},
@@ -124,41 +123,6 @@ func TestCreateRefusesBadInput(t *testing.T) {
 	}
 	if len(raftstore.All(r.Leader().Store.View(), record.Sandboxes)) != 0 {
 		t.Fatal("rows were made")
-	}
-}
-
-func TestEveryCharacterOfAnEnvironmentCountsOnce(t *testing.T) {
-	r := testplane.NewRig(t, 1)
-	want := strings.Repeat("<", hostapi.MaxEnv-len("A=")-1)
-	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"A": want}})
-	row, _ := r.Sandbox(sb.ID)
-	env, err := r.Node.Sandboxes.Flows.OpenEnv(sb.ID, row.EnvSealed)
-	if err != nil || env["A"] != want {
-		t.Errorf("%d bytes are left: %v", len(env["A"]), err)
-	}
-}
-
-// The error about an environment that is too large names the variable and the limit,
-// also where a snapshot's variables are in the way.
-func TestALargeEnvironmentIsNamed(t *testing.T) {
-	r := testplane.NewRig(t, 1)
-	value := func(bytes int) string { return strings.Repeat("x", bytes) }
-	sb := r.Must(t, api.CreateSandbox{Env: map[string]string{"OF_THE_SNAPSHOT": value(hostapi.MaxEnv/2 + 100)}})
-	snap, err := r.Node.Snapshots.Create(t.Context(), testplane.Caller, sb.ID, api.CreateSnapshot{}, core.Idempotency{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, in := range map[string]api.CreateSandbox{
-		"LARGE":           {Env: map[string]string{"SMALL": "x", "LARGE": value(hostapi.MaxEnv)}},
-		"LARGEST":         {Env: map[string]string{"SMALL": value(hostapi.MaxEnv/2 - 100), "LARGEST": value(hostapi.MaxEnv/2 + 100)}},
-		"OF_THE_SNAPSHOT": {Env: map[string]string{"MINE": value(hostapi.MaxEnv / 2)}, FromSnapshot: snap.ID},
-	} {
-		in.Template = "base"
-		_, err := r.Create(t.Context(), testplane.Caller, in, core.Idempotency{})
-		e := testplane.Want(t, err, apierror.EInvalid, "invalid env")
-		if !strings.Contains(e.Detail, name) || !strings.Contains(e.Detail, strconv.Itoa(hostapi.MaxEnv)) {
-			t.Errorf("%s: detail %q", name, e.Detail)
-		}
 	}
 }
 

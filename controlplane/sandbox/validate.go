@@ -9,7 +9,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/template"
-	"github.com/berth-cloud/berth/hostd/hostapi"
 )
 
 // Limits of a create.
@@ -38,7 +37,7 @@ func validateCreate(in api.CreateSandbox) error {
 	if err := ValidMetadata(in.Metadata); err != nil {
 		return err
 	}
-	return core.ValidEnv(in.Env, hostapi.MaxEnv)
+	return validEnv(in.Env)
 }
 
 // ValidMetadata checks the metadata of a sandbox.

@@ -29,6 +29,10 @@ var Resource = &resource.Kind[*record.Snapshot]{
 		c.Status = record.ResourceDeleting
 		return c
 	},
+	Drop: func(tx *raftstore.Tx, s *record.Snapshot) {
+		raftstore.Delete(tx, record.Snapshots, s.ID)
+		sandbox.DropEnv(tx, s.EnvRef)
+	},
 }
 
 // KindStore is the flow that uploads a snapshot whose creation could not.

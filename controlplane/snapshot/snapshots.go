@@ -108,9 +108,14 @@ func (s *Snapshots) create(ctx context.Context, c core.Caller, sandboxID string,
 			Template: box.Template, TemplateKey: box.TemplateKey, Name: in.Name, HostID: box.HostID,
 			DiskMB: box.MemoryMB + box.DiskMB, // the most that it may become, until it is captured
 		}
-		if row.EnvSealed, err = s.cfg.Sandboxes.Flows.ResealEnv(box, id); err != nil {
+		env, err := s.cfg.Sandboxes.Flows.Inherit(tx, box)
+		if err != nil {
 			return err
 		}
+		if err := env.Put(tx, c.WorkspaceID, 1); err != nil {
+			return err
+		}
+		row.EnvRef = env.Ref
 		return Begin(tx, flowID, row, Create{Data: resource.Data{RequestID: c.RequestID, IdempotencyKeyID: keyID}, Generation: box.Generation})
 	})
 	if err != nil {

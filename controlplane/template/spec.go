@@ -67,7 +67,7 @@ func validateBuild(in api.BuildTemplate) error {
 	if err := validReady(in.Ready); err != nil {
 		return err
 	}
-	return core.ValidEnv(in.Env, hostapi.MaxEnv)
+	return core.ValidEnv(in.Env, hostapi.MaxBuildEnv)
 }
 
 // outside reports whether a number is given and not between least and most.

@@ -272,11 +272,11 @@ func TestBuildsThatAreRefused(t *testing.T) {
 func TestALargeEnvironmentOfABuildIsNamed(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	for _, env := range []map[string]string{
-		{"SMALL": "x", "LARGE": strings.Repeat("x", hostapi.MaxEnv)}, {"SMALL": strings.Repeat("x", hostapi.MaxEnv/2-100), "LARGE": strings.Repeat("x", hostapi.MaxEnv/2+100)},
+		{"SMALL": "x", "LARGE": strings.Repeat("x", hostapi.MaxBuildEnv)}, {"SMALL": strings.Repeat("x", hostapi.MaxBuildEnv/2-100), "LARGE": strings.Repeat("x", hostapi.MaxBuildEnv/2+100)},
 	} {
 		_, err := r.Node.Templates.Build(t.Context(), testplane.Caller, api.BuildTemplate{Name: "web", From: "base", Env: env}, core.Idempotency{})
 		e := testplane.Want(t, err, apierror.EInvalid, "invalid env")
-		if !strings.Contains(e.Detail, "LARGE") || !strings.Contains(e.Detail, strconv.Itoa(hostapi.MaxEnv)) {
+		if !strings.Contains(e.Detail, "LARGE") || !strings.Contains(e.Detail, strconv.Itoa(hostapi.MaxBuildEnv)) {
 			t.Errorf("detail %q", e.Detail)
 		}
 	}

@@ -42,8 +42,9 @@ type IdentityConfirmation struct {
 	TookMicrosecond int64  `json:"took_microseconds"` // inside the guest
 }
 
-// MaxIdentity bounds the message that an Identity is sent as, in bytes.
-const MaxIdentity = 1 << 20
+// MaxIdentity bounds the message that an Identity is sent as, in bytes. A guest of a
+// template that was stored earlier takes 1 MiB.
+const MaxIdentity = 2 << 20
 
 // ErrIdentityFormat is wrapped by errors about messages that cannot be decoded.
 var ErrIdentityFormat = errors.New("identity message")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -133,7 +134,11 @@ func TestAFullDiskIsNamed(t *testing.T) {
 func TestBadSpecs(t *testing.T) {
 	w := boxtest.NewWorld(t)
 	d := start(t, w)
-	big := map[string]string{"A": strings.Repeat("x", 65<<10)}
+	big := map[string]string{"A": strings.Repeat("x", hostapi.MaxVariable)}
+	many := map[string]string{}
+	for i := range hostapi.MaxVariables + 1 {
+		many[strconv.Itoa(i)] = ""
+	}
 	for name, c := range map[string]struct {
 		id     string
 		change func(*hostapi.BoxSpec)
@@ -147,6 +152,7 @@ func TestBadSpecs(t *testing.T) {
 		"environment name with =":   {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A=B": "c"} }, hosterr.ErrInvalid},
 		"environment with NUL":      {idA, func(s *hostapi.BoxSpec) { s.Env = map[string]string{"A": "\x00"} }, hosterr.ErrInvalid},
 		"environment too large":     {idA, func(s *hostapi.BoxSpec) { s.Env = big }, hosterr.ErrInvalid},
+		"too many variables":        {idA, func(s *hostapi.BoxSpec) { s.Env = many }, hosterr.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := spec(1)

@@ -44,6 +44,9 @@ func validateSpec(id string, s *hostapi.BoxSpec) error {
 	if !validHostname(s.Hostname) {
 		return hosterr.Invalid("hostname: want 1 to 63 characters of a-z, 0-9 and '-'")
 	}
+	if len(s.Env) > hostapi.MaxVariables {
+		return hosterr.Invalid("environment: it has more than %d variables", hostapi.MaxVariables)
+	}
 	return guestio.ValidateEnv(s.Env, hostapi.MaxEnv)
 }
 

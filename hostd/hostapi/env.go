@@ -3,9 +3,13 @@ package hostapi
 // Limits of an environment, in bytes. A variable counts with its name, "=" and the NUL
 // that ends it.
 const (
-	MaxEnv      = 64 << 10  // of a box: it is kept in the control store, and goes with the guest's identity
+	MaxEnv      = 1 << 20   // of a box
 	MaxExecEnv  = 1 << 20   // of an exec, beside the box's
+	MaxBuildEnv = 64 << 10  // of a template's build, which the control store keeps with its files
 	MaxVariable = 128 << 10 // Linux allows no more (MAX_ARG_STRLEN)
+
+	// MaxVariables is how many variables the guest's identity has room for.
+	MaxVariables = 1<<16 - 1
 )
 
 // EnvExcess returns the largest variable of an environment that is too large, with the

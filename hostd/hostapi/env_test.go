@@ -16,7 +16,7 @@ func TestEnvironmentsThatAreTooLarge(t *testing.T) {
 		{nil, MaxEnv, "", 0},
 		{map[string]string{"A": most}, MaxExecEnv, "", 0},
 		{map[string]string{"A": most + "v", "B": ""}, MaxExecEnv, "A", MaxVariable},
-		{map[string]string{"A": "", "B": most}, MaxEnv, "B", MaxEnv},
+		{map[string]string{"A": "", "B": most}, MaxBuildEnv, "B", MaxBuildEnv},
 		{map[string]string{"A": most, "B": most, "C": most, "D": most, "E": most, "F": most, "G": most, "H": most}, MaxExecEnv, "", 0},
 		{map[string]string{"A": most, "B": most, "C": most, "D": most, "E": most, "F": most, "G": most, "H": most, "I": ""}, MaxExecEnv, "A", MaxExecEnv},
 	} {

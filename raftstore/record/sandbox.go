@@ -65,16 +65,16 @@ type Sandbox struct {
 	Lost HostLoss `json:"lost,omitzero"`
 	// Exclusive says that it must never run twice: once unreachable it is given up,
 	// and a host that hears no leader ends it.
-	Exclusive  bool            `json:"exclusive,omitempty"`
-	Template   string          `json:"template"`
-	Metadata   json.RawMessage `json:"metadata,omitempty"`   // the client's object, as it came
-	EnvSealed  []byte          `json:"env_sealed,omitempty"` // JSON string map, sealed
-	CPU        int             `json:"cpu"`
-	MemoryMB   int             `json:"memory_mb"`
-	DiskMB     int             `json:"disk_mb"`
-	HostID     string          `json:"agent_id,omitempty"` // empty until placed
-	Generation uint64          `json:"generation"`         // raised at each placement
-	Owner      *Owner          `json:"owner,omitempty"`
+	Exclusive bool            `json:"exclusive,omitempty"`
+	Template  string          `json:"template"`
+	Metadata  json.RawMessage `json:"metadata,omitempty"` // the client's object, as it came
+	EnvRef
+	CPU        int    `json:"cpu"`
+	MemoryMB   int    `json:"memory_mb"`
+	DiskMB     int    `json:"disk_mb"`
+	HostID     string `json:"agent_id,omitempty"` // empty until placed
+	Generation uint64 `json:"generation"`         // raised at each placement
+	Owner      *Owner `json:"owner,omitempty"`
 
 	FromSnapshot string        `json:"from_snapshot,omitempty"`
 	ForkedFrom   string        `json:"forked_from,omitempty"`
@@ -138,7 +138,7 @@ func (s *Sandbox) expires() string {
 func (s *Sandbox) Clone() *Sandbox {
 	c := *s
 	c.Metadata = slices.Clone(s.Metadata)
-	c.EnvSealed = slices.Clone(s.EnvSealed)
+	c.EnvRef = s.EnvRef.clone()
 	c.Volumes = slices.Clone(s.Volumes)
 	c.Ports = slices.Clone(s.Ports)
 	if s.Move != nil {

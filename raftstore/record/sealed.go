@@ -17,7 +17,8 @@ type Sealed interface {
 // The contexts of sealed values. They are part of what is stored: another context does
 // not open it.
 
-// EnvContext is that of the environment of a sandbox or a snapshot.
+// EnvContext is that of a part of an environment; in rows of earlier versions, that of the
+// environment of a sandbox or a snapshot.
 func EnvContext(id string) []byte { return []byte("sandbox.env/" + id) }
 
 // BuildContext is that of the specification of a template's build.
@@ -51,6 +52,9 @@ func (s *Sandbox) SealedValues() []SealedValue { return sealed(&s.EnvSealed, Env
 
 // SealedValues implements Sealed.
 func (s *Snapshot) SealedValues() []SealedValue { return sealed(&s.EnvSealed, EnvContext(s.ID)) }
+
+// SealedValues implements Sealed.
+func (e *EnvPart) SealedValues() []SealedValue { return sealed(&e.Sealed, EnvContext(e.ID)) }
 
 // SealedValues implements Sealed.
 func (b *Build) SealedValues() []SealedValue {

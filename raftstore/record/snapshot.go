@@ -37,13 +37,13 @@ type Snapshot struct {
 	PauseMS     int64          `json:"pause_ms"`
 	Stored      bool           `json:"stored"`             // in the snapshot store: any host can start from it
 	Manifest    string         `json:"manifest,omitempty"` // SHA-256 of its manifest there; older rows have none
-	EnvSealed   []byte         `json:"env_sealed,omitempty"`
+	EnvRef
 }
 
 // Clone returns a deep copy.
 func (s *Snapshot) Clone() *Snapshot {
 	c := *s
-	c.EnvSealed = slices.Clone(s.EnvSealed)
+	c.EnvRef = s.EnvRef.clone()
 	if s.Owner != nil {
 		o := *s.Owner
 		c.Owner = &o

@@ -93,6 +93,16 @@ var (
 				}
 				return []string{s.Owner.Type}
 			}},
+			{Name: "env", Keys: func(s *Sandbox) []string { return optional(s.EnvID) }},
+			{Name: "large_env", Keys: func(s *Sandbox) []string { return s.largeEnv(s.WorkspaceID) }},
+		},
+	}
+
+	EnvParts = Table[*EnvPart]{
+		Name: "env_parts",
+		New:  func() *EnvPart { return &EnvPart{} },
+		Indexes: []Index[*EnvPart]{
+			{Name: "env", Keys: func(e *EnvPart) []string { return []string{e.EnvID} }},
 		},
 	}
 
@@ -103,6 +113,8 @@ var (
 		Indexes: []Index[*Snapshot]{
 			{Name: "workspace", Keys: func(s *Snapshot) []string { return []string{s.WorkspaceID} }},
 			{Name: "agent", Keys: func(s *Snapshot) []string { return []string{s.HostID} }},
+			{Name: "env", Keys: func(s *Snapshot) []string { return optional(s.EnvID) }},
+			{Name: "large_env", Keys: func(s *Snapshot) []string { return s.largeEnv(s.WorkspaceID) }},
 		},
 	}
 

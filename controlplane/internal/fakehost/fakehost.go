@@ -59,6 +59,7 @@ type Host struct {
 	former    []string // former clusters, whose calls are refused
 	sequence  uint64
 	puts      map[string]int // by id: how many boxes were created
+	envs      map[string]map[string]string
 	fault     Fault
 	execute   Execute
 
@@ -127,7 +128,7 @@ func NewAs(t testing.TB, node *pki.Node, memoryMB int) *Host {
 		ID: node.Identity.Name, bootID: rand.Text(), changed: make(chan struct{}, 1), ready: true,
 		capacity:  hostapi.Capacity{CPUs: 4, MemoryMB: memoryMB, Slots: 64, DiskFreeBytes: 1 << 40, OverheadMBPerBox: 32},
 		templates: []hostapi.TemplateState{{Name: "base", BuildID: "b1", Status: "ready", CPU: 1, MemoryMB: 512, DiskMB: 2048}},
-		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, keptDisks: map[string]bool{}, puts: map[string]int{}, transitions: map[string]int{}, memoryLost: map[string]bool{},
+		boxes:     map[string]hostapi.Box{}, buried: map[string]uint64{}, keptDisks: map[string]bool{}, puts: map[string]int{}, envs: map[string]map[string]string{}, transitions: map[string]int{}, memoryLost: map[string]bool{},
 	}
 	h.guest.init()
 	h.objects, h.databases = newObjects(), newDatabases()
@@ -184,6 +185,13 @@ func (h *Host) Made(id string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.puts[id]
+}
+
+// Env returns the environment that a box was created with.
+func (h *Host) Env(id string) map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.envs[id]
 }
 
 func (h *Host) announce() {
@@ -418,7 +426,7 @@ func (h *Host) put(id string, spec hostapi.BoxSpec) (any, error) {
 	if source != nil && spec.WarmFrom != "" {
 		b.PauseMS = source.PauseMS
 	}
-	h.boxes[id] = b
+	h.boxes[id], h.envs[id] = b, spec.Env
 	h.objects.made(id, spec)
 	h.puts[id]++
 	h.announce()

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -300,7 +301,27 @@ func (p *Plane) Settled(hosts ...*fakehost.Host) []*record.Sandbox {
 		rows = raftstore.All(view, record.Sandboxes)
 		return len(raftstore.All(view, record.Flows)) == 0 && boxesAgree(rows, has) && objectsAgree(view, has)
 	})
+	p.checkEnvs()
 	return rows
+}
+
+// checkEnvs fails the test unless there are exactly the environments that rows have.
+func (p *Plane) checkEnvs() {
+	p.t.Helper()
+	view := p.Leader().Store.View()
+	had, there := map[string]bool{"": true}, map[string]bool{"": true}
+	for _, s := range raftstore.All(view, record.Sandboxes) {
+		had[s.EnvID] = true
+	}
+	for _, s := range raftstore.All(view, record.Snapshots) {
+		had[s.EnvID] = true
+	}
+	for _, e := range raftstore.All(view, record.EnvParts) {
+		there[e.EnvID] = true
+	}
+	if !maps.Equal(had, there) {
+		p.t.Errorf("rows have the environments %v, and there are %v", had, there)
+	}
 }
 
 // holding is what a host has.
