@@ -423,6 +423,35 @@ func TestARestoreOfADatabaseWithoutRoom(t *testing.T) {
 	})
 }
 
+// The WAL of a day may be many times what is free on the volume. Recovery has of it at once
+// what there is room for.
+func TestARestoreOfMoreWALThanThereIsRoomFor(t *testing.T) {
+	tier.Slow(t)
+	dir := volume(t, 220)
+	source := start(t)
+	source.await(t, "ready", ready)
+	a := newArchive()
+	a.from(t, source)
+	source.credentials(t, app)
+	source.must(t, "CREATE TABLE a AS SELECT g AS n, repeat('x', 1000) AS x FROM generate_series(1, 1000) g")
+	base := source.backup(t)
+	for range 30 {
+		source.must(t, "UPDATE a SET n = n + 1")
+		source.must(t, "VACUUM a")
+		source.switchWAL(t)
+	}
+	source.stop()
+	g := start(t, func(c *Config) { c.Postgres.Dir = dir })
+	a.to(t, g)
+	if st := restored(t, g, base, nil); !st.Ready {
+		t.Fatalf("%+v %+v", st, st.Restore)
+	}
+	g.credentials(t, app)
+	if got := g.must(t, "SELECT min(n) FROM a"); got != "31" {
+		t.Errorf("row %s", got)
+	}
+}
+
 // What does not fit the volume is refused as that, and leaves room for what does.
 func TestABaseThatDoesNotFitTheVolume(t *testing.T) {
 	tier.Slow(t)
