@@ -86,6 +86,17 @@ func (s *Databases) latest(ctx context.Context, r raftstore.Reader, d *record.Da
 	return found, nil
 }
 
+// whole refuses a restore to the end of an archive that lacks something before it: the
+// database would be stopped, or a clone begun, for a restore that its host refuses.
+func (o *origin) whole() error {
+	if !o.info.EndLost {
+		return nil
+	}
+	return &apierror.Error{
+		Code: apierror.EUnprocessable, Message: "archive is damaged", Detail: o.info.Damage + "; a clone at a target_time of before can be, and all again after the next base backup",
+	}
+}
+
 // stillThere refuses a restore if the removal of its archive has begun since the archive
 // was found.
 func stillThere(d *record.Database, archive string) error {

@@ -82,6 +82,11 @@ func (s *Databases) clone(ctx context.Context, c core.Caller, id string, in api.
 	if at == nil && d.Size == from.Size { // a copied disk keeps its size and its build
 		data.Copy = s.flows.copyOf(ctx, view, from)
 	}
+	if at == nil && data.Copy == nil {
+		if err := found.whole(); err != nil {
+			return api.Database{}, err
+		}
+	}
 	return s.begin(ctx, c, d, data, s.cfg.RestoreDeadline, i, keyID, func(tx *raftstore.Tx) error {
 		now, err := Owned(tx, c, id)
 		if err != nil {

@@ -49,6 +49,9 @@ func (s *Databases) Failover(ctx context.Context, c core.Caller, id string, in a
 	case err != nil:
 		return api.DatabaseFailover{}, hostRefusal(err)
 	}
+	if err := found.whole(); err != nil {
+		return api.DatabaseFailover{}, err
+	}
 	if err := s.flows.room(view, d.Size); err != nil {
 		return api.DatabaseFailover{}, errNoHealthy.With(core.NoNode(err).Detail, err)
 	}

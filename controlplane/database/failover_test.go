@@ -452,6 +452,35 @@ func TestABucketThatIsAway(t *testing.T) {
 	}
 }
 
+// A restore that is known to be impossible is refused before the database is stopped for it.
+func TestAnArchiveWhoseEndIsLost(t *testing.T) {
+	const missing = "wal/000000010000000000000003 is missing"
+	refused := func(err error) {
+		t.Helper()
+		if e := testplane.Want(t, err, apierror.EUnprocessable, "archive is damaged"); !strings.HasPrefix(e.Detail, missing) {
+			t.Errorf("%+v", e)
+		}
+	}
+	r := newRig(t, 3, 2, nil)
+	d := r.origin()
+	box, _ := r.box(d.ID)
+	r.archives.LoseEnd(d.ID+"/1", missing)
+	_, err := r.failOver(d.ID, true)
+	refused(err)
+	if now, _ := r.get(d.ID); now.Status != api.DatabaseRunning || r.row(d.ID).SandboxID != box.ID {
+		t.Errorf("%+v", now)
+	}
+	big := api.Database4G
+	_, err = r.clone(d.ID, api.CloneDatabase{Size: &big})
+	refused(err)
+	before, err := r.clone(d.ID, api.CloneDatabase{Size: &big, TargetTime: at(time.Now().Add(-10 * time.Minute))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.becomes(before.ID, api.DatabaseRunning)
+	r.isCopy(r.becomes(r.cloned(d.ID).ID, api.DatabaseRunning), d) // which needs no archive
+}
+
 // A damaged archive is restored from where the damaged part is not needed, and its error
 // says what is wrong.
 func TestADamagedArchive(t *testing.T) {

@@ -15,7 +15,7 @@ func (a *agent) adoptStep(ctx context.Context, spec *hostapi.DatabaseSpec, st *p
 	if a.restored() {
 		return true, nil
 	}
-	if st.State != pgapi.StateReady {
+	if st.State != pgapi.StateReady && st.Volume.Writes != pgapi.WritesStopped { // on a full disk it is a standby
 		return false, nil
 	}
 	a.cfg.Log.Info("a database begins with a copy of another one's disk", "sandbox_id", a.id, "archive", spec.Archive.Name)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	guestpg "github.com/berth-cloud/berth/guest/pg/agent"
+	"github.com/berth-cloud/berth/guest/pg/pgtest"
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/bucket"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -27,11 +29,14 @@ func withDisk(name string) hostapi.DatabaseSpec {
 }
 
 // copyOf is a guest on a copy of another one's disk, which stands still meanwhile.
-func copyOf(t *testing.T, g *guest) *guest {
+func copyOf(t *testing.T, g *guest, change ...func(*guestpg.Config)) *guest {
 	t.Helper()
 	c := newGuest(t)
 	c.stop()
 	g.stop()
+	for _, f := range change {
+		f(&c.cfg)
+	}
 	must(t, os.RemoveAll(c.cfg.Postgres.Dir))
 	out, err := exec.Command("cp", "-a", g.cfg.Postgres.Dir, c.cfg.Postgres.Dir).CombinedOutput()
 	if err != nil {
@@ -75,6 +80,26 @@ func TestADatabaseThatCameWithItsDisk(t *testing.T) {
 			t.Errorf("%s was written", key)
 		}
 	}
+}
+
+// A copy of a disk without room becomes a database of its own, although it takes no writes
+// until it is one.
+func TestADatabaseThatCameWithAFullDisk(t *testing.T) {
+	tier.Slow(t)
+	t.Parallel()
+	h := newHost(t)
+	g := copyOf(t, newGuest(t), func(c *guestpg.Config) { c.Reserve = guestpg.Reserve{Limit: 1 << 60, Stop: 1 << 59, Ballast: 1} })
+	client := pgapi.NewClient(func(ctx context.Context) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", g.addr()) })
+	pgtest.Await(t, "a standby", func() bool {
+		st, err := client.Status(t.Context())
+		return err == nil && st.Server != nil && st.Server.InRecovery
+	})
+	h.boxes.put(idB, g)
+	_, err := h.Put(idB, withDisk(two))
+	must(t, err)
+	h.await(t, idB, "ready", ready)
+	_, err = h.SetCredentials(t.Context(), idB, app)
+	must(t, err)
 }
 
 // objects are the keys in the bucket.

@@ -161,6 +161,9 @@ type ArchiveInfo struct {
 	Fenced    bool     `json:"fenced,omitempty"`
 	// Damage names what is missing or has other bytes. The rest tells of what is left.
 	Damage string `json:"damage,omitempty"`
+	// EndLost: no base backup leads to the end of what is archived, so a restore without a
+	// target is refused. LastRestorable is before the damage.
+	EndLost bool `json:"end_lost,omitempty"`
 }
 
 // Window is each moment from one to another.

@@ -245,6 +245,8 @@ func (a *Archive) info(ctx context.Context, l *listing) (hostapi.ArchiveInfo, er
 	}
 	info.Earlier = earlier
 	info.LastLSN = lsnAfter(window.last.Segment)
+	_, err = a.choose(ctx, l, nil)
+	info.EndLost = errors.Is(err, ErrDamaged)
 	to, err := a.restorableTo(ctx, window.last)
 	if err != nil && !errors.Is(err, ErrDamaged) {
 		return info, err

@@ -141,6 +141,9 @@ func TestWhatCanBeRestored(t *testing.T) {
 		damaged(t, err, walDir+seg(5))
 		_, err = a.Choose(t.Context(), nil)
 		damaged(t, err, walDir+seg(5))
+		if !info.EndLost {
+			t.Errorf("%+v does not say that the end cannot be restored", info)
+		}
 		nothing(t, built(t, 7, 8), nil)
 
 		// A base backup after it makes what comes then restorable.
@@ -152,6 +155,9 @@ func TestWhatCanBeRestored(t *testing.T) {
 			t.Errorf("before the gap: %v, want %v", info.Earlier, want)
 		}
 		choose(t, a, nil, "b")
+		if info.EndLost {
+			t.Errorf("%+v says that the end cannot be restored", info)
+		}
 		choose(t, a, ptr(at(3)), "a")
 		choose(t, a, &info.Earlier[0].First, "a")
 		choose(t, a, &info.Earlier[0].Last, "a")

@@ -76,6 +76,15 @@ func (a *Archives) Damage(name, what string) {
 	a.infos[name] = info
 }
 
+// LoseEnd makes a gap in an archive that nothing leads over.
+func (a *Archives) LoseEnd(name, what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	info := a.infos[name]
+	info.Damage, info.EndLost = what, true
+	a.infos[name] = info
+}
+
 // open returns an archive, if the key is right.
 func (a *Archives) open(in hostapi.Archive) (hostapi.ArchiveInfo, error) {
 	info, ok := a.infos[in.Name]

@@ -27,8 +27,9 @@ func (a *Agent) postAdopt(w http.ResponseWriter, r *http.Request) error {
 		return errRestoring
 	}
 	if !a.adopted(want.As) {
-		if v, _ := a.server.View(); v.State != pgapi.StateReady {
-			return fmt.Errorf("%w, or is read-only: it is %s", postgres.ErrNotServing, v.State)
+		// Where the disk has no room it serves as a standby: see restrained.
+		if v, _ := a.server.View(); v.State != pgapi.StateReady && v.State != pgapi.StateRecovering {
+			return fmt.Errorf("%w: it is %s", postgres.ErrNotServing, v.State)
 		}
 		if err := a.archive.Adopt(); err != nil {
 			return err

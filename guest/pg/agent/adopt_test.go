@@ -14,9 +14,9 @@ import (
 )
 
 // copyOf starts a guest on a copy of another one's disk, which stands still.
-func copyOf(t *testing.T, g *guest) *guest {
+func copyOf(t *testing.T, g *guest, change ...func(*Config)) *guest {
 	t.Helper()
-	c := start(t)
+	c := start(t, change...)
 	c.stop()
 	if err := os.RemoveAll(c.cfg.Postgres.Dir); err != nil {
 		t.Fatal(err)
@@ -113,6 +113,31 @@ func TestACopyOfADiskBecomesADatabaseOfItsOwn(t *testing.T) {
 	next.credentials(t, app)
 	if got := next.must(t, "SELECT string_agg(n::text, ' ' ORDER BY n) FROM a"); got != "1 2 3 4 5" {
 		t.Errorf("rows %s", got)
+	}
+}
+
+// Where the disk has no room, PostgreSQL is a standby. The copy is adopted all the same, gets
+// its credentials, and then takes no writes, as the one that it is a copy of.
+func TestACopyOfAFullDiskIsAdopted(t *testing.T) {
+	tier.Slow(t)
+	source := start(t)
+	source.await(t, "ready", ready)
+	source.credentials(t, app)
+	source.must(t, "CREATE TABLE a AS SELECT 1 AS n")
+	source.stop()
+	g := copyOf(t, source, func(c *Config) { c.Reserve = Reserve{Limit: 1 << 60, Stop: 1 << 59, Ballast: 1} })
+	stopped := func(st pgapi.Status) bool {
+		return st.Volume.Writes == pgapi.WritesStopped && st.Server != nil && st.Server.InRecovery
+	}
+	g.await(t, "stopped", stopped)
+	if err := g.Adopt(pgtest.Context(t), "clone/1"); err != nil {
+		t.Fatal(err)
+	}
+	g.await(t, "ready", ready)
+	g.credentials(t, app)
+	g.await(t, "stopped again", stopped)
+	if got := g.must(t, "SELECT n FROM a"); got != "1" {
+		t.Errorf("row %s", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -198,6 +199,13 @@ func (a *archive) next(ctx context.Context, client *pgapi.Client) (f pgapi.WALFi
 	defer r.Close()
 	content, err = io.ReadAll(r)
 	return f, content, err == nil && hexSum(content) == f.SHA256
+}
+
+// stored is what the archive has now, by name.
+func (a *archive) stored() map[string][]byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.files)
 }
 
 func (a *archive) isAway() bool {

@@ -276,14 +276,15 @@ func (a *Agent) recoverWhole(ctx context.Context, r *restore) error {
 	if t := r.view().TargetTime; t != nil {
 		target = t.UTC().Format("2006-01-02 15:04:05.999999+00")
 	}
-	err := a.replay(ctx, r, target)
+	fetch := wal.NewFetch()
+	err := a.replay(ctx, r, target, fetch)
 	if errors.Is(err, errBeforeTarget) {
 		// PostgreSQL refuses a target that it does not come to. All commits that the
-		// archive has are before it, so all are wanted.
+		// archive had are before it, so all of those are wanted, and none that came since.
 		if err := a.note(r, func(s *pgapi.RestoreStatus) { s.EndOfArchive = true }); err != nil {
 			return err
 		}
-		err = a.replay(ctx, r, "")
+		err = a.replay(ctx, r, "", fetch.Again())
 	}
 	if err != nil {
 		return err
@@ -354,8 +355,7 @@ func (a *Agent) claim(ctx context.Context) error {
 var errBeforeTarget = errors.New("the archive ends before the target")
 
 // replay runs one recovery to its end: the server has then begun a new timeline.
-func (a *Agent) replay(ctx context.Context, r *restore, target string) error {
-	fetch := wal.NewFetch()
+func (a *Agent) replay(ctx context.Context, r *restore, target string, fetch *wal.Fetch) error {
 	defer fetch.End()
 	r.mu.Lock()
 	r.fetch = fetch

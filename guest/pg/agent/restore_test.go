@@ -291,6 +291,58 @@ func TestADatabaseIsRestored(t *testing.T) {
 	})
 }
 
+// A source that lives goes on while its clone recovers. What it commits after the target is
+// not the clone's, also where the archive had nothing after the target at first.
+func TestAMomentIsNotPassedByAnArchiveThatGrows(t *testing.T) {
+	tier.Slow(t)
+	source := start(t)
+	source.await(t, "ready", ready)
+	a := newArchive()
+	a.from(t, source)
+	source.credentials(t, app)
+	source.must(t, "CREATE TABLE a AS SELECT 1 AS n")
+	base := source.backup(t)
+	source.must(t, "INSERT INTO a VALUES (2)")
+	source.switchWAL(t)
+	target, err := time.Parse(time.RFC3339, source.must(t, `SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.USZ')`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := a.stored()
+	source.must(t, "INSERT INTO a VALUES (3)")
+	source.switchWAL(t)
+	source.stop()
+	later := a.stored()
+
+	g := start(t)
+	pgtest.Repeat(t, func(ctx context.Context) bool {
+		name, ok, err := g.NextFetch(ctx, time.Second)
+		if err != nil || !ok {
+			return false
+		}
+		st, err := g.Status(ctx)
+		if err != nil {
+			return false
+		}
+		has := early
+		if st.Restore.EndOfArchive {
+			has = later
+		}
+		if content, found := has[name]; found {
+			return g.Provide(ctx, name, content, hexSum(content)) == nil
+		}
+		return g.Missing(ctx, name) == nil
+	})
+	st := restored(t, g, base, &target)
+	if !st.Ready || !st.Restore.EndOfArchive {
+		t.Fatalf("%+v %+v", st, st.Restore)
+	}
+	g.credentials(t, app)
+	if got := g.must(t, "SELECT string_agg(n::text, ' ' ORDER BY n) FROM a"); got != "1 2" {
+		t.Errorf("rows %s", got)
+	}
+}
+
 // written makes a database with a row, and returns a base backup of it and its archive.
 func written(t *testing.T) (base []byte, a *archive) {
 	t.Helper()
@@ -369,6 +421,35 @@ func TestARestoreOfADatabaseWithoutRoom(t *testing.T) {
 	g.await(t, "stopped for good", func(st pgapi.Status) bool {
 		return st.Volume.Writes == pgapi.WritesStopped && st.Server != nil && st.Server.InRecovery
 	})
+}
+
+// The WAL of a day may be many times what is free on the volume. Recovery has of it at once
+// what there is room for.
+func TestARestoreOfMoreWALThanThereIsRoomFor(t *testing.T) {
+	tier.Slow(t)
+	dir := volume(t, 220)
+	source := start(t)
+	source.await(t, "ready", ready)
+	a := newArchive()
+	a.from(t, source)
+	source.credentials(t, app)
+	source.must(t, "CREATE TABLE a AS SELECT g AS n, repeat('x', 1000) AS x FROM generate_series(1, 1000) g")
+	base := source.backup(t)
+	for range 30 {
+		source.must(t, "UPDATE a SET n = n + 1")
+		source.must(t, "VACUUM a")
+		source.switchWAL(t)
+	}
+	source.stop()
+	g := start(t, func(c *Config) { c.Postgres.Dir = dir })
+	a.to(t, g)
+	if st := restored(t, g, base, nil); !st.Ready {
+		t.Fatalf("%+v %+v", st, st.Restore)
+	}
+	g.credentials(t, app)
+	if got := g.must(t, "SELECT min(n) FROM a"); got != "31" {
+		t.Errorf("row %s", got)
+	}
 }
 
 // What does not fit the volume is refused as that, and leaves room for what does.

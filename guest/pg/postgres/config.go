@@ -139,8 +139,27 @@ func (c Config) params(s pgapi.Settings, m Mode) (start, reload []tune.Param) {
 			{Name: "recovery_target_inclusive", Value: "on"},
 			{Name: "recovery_target_time", Value: r.TargetTime},
 		}...)
+		reload = append(reload, c.recoveryWAL(s)...)
 	}
 	return start, reload
+}
+
+// leastWAL is the least that max_wal_size may be, in MB.
+const leastWAL = 2 * pgapi.SegmentBytes >> 20
+
+// recoveryWAL bounds the WAL that a recovery keeps by what is free: it keeps what it has
+// replayed until a restartpoint, which is begun by max_wal_size. That may be more than the
+// database, which knows its disk to be nearly full, ever had at once.
+func (c Config) recoveryWAL(s pgapi.Settings) []tune.Param {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(c.Dir, &st); err != nil {
+		return nil
+	}
+	part := int64(st.Bavail) * st.Bsize >> 20 / 4
+	if part >= int64(tune.MaxWAL(s)) {
+		return nil
+	}
+	return []tune.Param{{Name: "max_wal_size", Value: fmt.Sprintf("%dMB", max(part, leastWAL))}}
 }
 
 // command is a shell command that runs guestpg. PostgreSQL replaces %p and %f, and

@@ -56,7 +56,7 @@ func Params(s pgapi.Settings) (start, reload []Param) {
 		{"max_parallel_workers", strconv.Itoa(s.CPUs)},
 		{"max_parallel_workers_per_gather", strconv.Itoa(min(2, s.CPUs))},
 		{"max_parallel_maintenance_workers", strconv.Itoa(min(2, s.CPUs))},
-		{"max_wal_size", mb(min(s.MemoryMB, 8<<10))},
+		{"max_wal_size", mb(MaxWAL(s))},
 		{"min_wal_size", mb(max(80, min(s.MemoryMB/8, 1<<10)))},
 		// Of one session: what it spills must not be the whole volume.
 		{"temp_file_limit", mb(4 * s.MemoryMB)},
@@ -64,6 +64,9 @@ func Params(s pgapi.Settings) (start, reload []Param) {
 	}
 	return start, reload
 }
+
+// MaxWAL is PostgreSQL's max_wal_size, in MB.
+func MaxWAL(s pgapi.Settings) int { return min(s.MemoryMB, 8<<10) }
 
 // ArchiveTimeout is after how many seconds PostgreSQL switches a WAL segment that is
 // not full, so that it is in the archive before interval is over: the checkpointer

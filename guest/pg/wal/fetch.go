@@ -31,6 +31,7 @@ type Fetch struct {
 	last    string          // its name
 	count   int             // of segments that came
 	missing map[uint64]bool // segments that the archive does not have
+	end     uint64          // no segment after it is asked for; 0: any is
 	ended   bool
 }
 
@@ -46,9 +47,20 @@ func NewFetch() *Fetch {
 	return &Fetch{changed: make(chan struct{}), missing: map[uint64]bool{}}
 }
 
+// Again returns the account of a recovery of the same WAL: an archive that has grown since
+// ends for it where it ended for this one.
+func (f *Fetch) Again() *Fetch {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	again := NewFetch()
+	again.end = f.given
+	return again
+}
+
 // Need returns a file of the archive, or false if there is none of that name.
 func (f *Fetch) Need(ctx context.Context, name string) ([]byte, bool, error) {
-	if _, err := pgapi.ParseWALName(name); err != nil {
+	w, err := pgapi.ParseWALName(name)
+	if err != nil {
 		return nil, false, err
 	}
 	r := &request{name: name, done: make(chan struct{})}
@@ -56,6 +68,11 @@ func (f *Fetch) Need(ctx context.Context, name string) ([]byte, bool, error) {
 	if err := f.over(); err != nil {
 		f.mu.Unlock()
 		return nil, false, err
+	}
+	if f.end > 0 && w.Kind == pgapi.WALSegment && w.Segment > f.end {
+		f.missing[w.Segment] = true
+		f.mu.Unlock()
+		return nil, false, nil
 	}
 	f.asked = append(f.asked, r)
 	f.notify()
