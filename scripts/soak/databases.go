@@ -270,7 +270,9 @@ func (k *soak) settleDatabases(ctx context.Context, dbs []*managed) error {
 	return ctx.Err()
 }
 
-// archiveIsGone looks for objects of a database in the bucket.
+// archiveIsGone looks for objects of a database in the bucket. The fences of its
+// incarnations, and the list of them below pg-removed, stay for a while: a host that
+// returns must not write there.
 func (k *soak) archiveIsGone(id string) error {
 	return filepath.WalkDir(k.stack.Archives(), func(path string, f fs.DirEntry, err error) error {
 		switch {
@@ -278,7 +280,9 @@ func (k *soak) archiveIsGone(id string) error {
 			return nil
 		case err != nil:
 			return err
-		case !f.IsDir() && strings.Contains(path, id):
+		case f.IsDir() && f.Name() == "pg-removed":
+			return fs.SkipDir
+		case !f.IsDir() && strings.Contains(path, id) && f.Name() != "fenced":
 			return fmt.Errorf("there is %s", path)
 		}
 		return nil
