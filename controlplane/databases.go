@@ -78,7 +78,7 @@ func (s *Server) routeDatabases(awake func(ctx context.Context, id string) error
 		Lookup: lookup, Awake: awake, Feed: s.feed,
 	})
 	s.reach = pgedge.NewReach(pgedge.ReachConfig{
-		Lookup: lookup, Latest: peers.Latest, Host: s.clients.At, Wake: peers.Wake,
+		Lookup: lookup, Latest: peers.Latest, Begun: s.begun, Host: s.clients.At, Wake: peers.Wake,
 	})
 	if s.db == nil {
 		return peers.Handler(), nil

@@ -31,6 +31,24 @@ func TestWhatKeepsAReplicaFromServing(t *testing.T) {
 	}
 }
 
+func TestWhenAReplicaThatStartsHasTheOthersRecords(t *testing.T) {
+	good := raftstore.Status{LeaderID: "b", CommitIndex: 5000, AppliedIndex: 5000}
+	for name, c := range map[string]struct {
+		change func(*raftstore.Status)
+		want   bool
+	}{
+		"all":                    {func(*raftstore.Status) {}, true},
+		"no leader":              {func(s *raftstore.Status) { s.LeaderID = "" }, false},
+		"a heartbeat alone":      {func(s *raftstore.Status) { s.CommitIndex = 0 }, false},
+		"some are being applied": {func(s *raftstore.Status) { s.AppliedIndex = 4999 }, false},
+	} {
+		st := good
+		if c.change(&st); hasRecords(st) != c.want {
+			t.Errorf("%s: %t", name, !c.want)
+		}
+	}
+}
+
 // A replica that is alone of three is healthy and not ready.
 func TestAReplicaWithoutAMajorityIsNotReady(t *testing.T) {
 	s := newStack(t)

@@ -86,6 +86,7 @@ type Server struct {
 	peers     *peer.Transport
 	edge      *edge.Edge
 	reach     *pgedge.Reach
+	begun     chan struct{} // closed by awaitRecords
 	router    *pgedge.Router // nil: none
 	feed      *pgedge.Feed   // for routers that are processes of their own
 	acme      *certs.ACME    // nil: none
@@ -112,7 +113,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, me: me, log: cfg.Logger.With("node_id", me.id), metrics: newMetrics(cfg.Version, cfg.Commit), told: rotation.NewTold(time.Now), caRead: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, me: me, log: cfg.Logger.With("node_id", me.id), metrics: newMetrics(cfg.Version, cfg.Commit), told: rotation.NewTold(time.Now), caRead: make(chan struct{}, 1), begun: make(chan struct{})}
 	if s.sealer, err = seal.Load(filepath.Join(cfg.PKIDir, pki.FileSealKey)); err != nil {
 		return nil, fmt.Errorf("read the sealing keys: %w", err)
 	}
@@ -232,6 +233,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.Join(err, all.Wait())
 	}
 	s.port.Trust(s.trusted)
+	part("records", func() error { s.awaitRecords(leadCtx); return nil })
 	part("members", func() error { s.watchMembers(leadCtx); return nil })
 	part("removal", func() error { s.watchRemoval(leadCtx); return nil })
 	part("keys of issuers", func() error { s.auth.Run(leadCtx); return nil })

@@ -254,6 +254,36 @@ func TestTheLeaderIsAskedOfIDsAlone(t *testing.T) {
 	}
 }
 
+// A replica that has just started has not heard of the newest databases: a login there waits
+// until it has.
+func TestALoginAwaitsTheRecordsOfAReplicaThatStarts(t *testing.T) {
+	begun := make(chan struct{})
+	var known atomic.Bool
+	r := NewReach(ReachConfig{
+		Lookup: func(string) (Entry, bool) {
+			return Entry{ID: database, Verifier: "v", User: "app"}, known.Load()
+		},
+		Latest: func(context.Context, string) (uint64, bool) { return 0, false }, // no leader is known yet
+		Begun:  begun,
+	})
+	defer r.Close()
+	resolved := make(chan error, 1)
+	go func() {
+		_, err := (&resolver{reach: r}).Resolve(t.Context(), database)
+		resolved <- err
+	}()
+	select {
+	case err := <-resolved:
+		t.Fatalf("resolved before the replica has begun: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	known.Store(true)
+	close(begun)
+	if err := <-resolved; err != nil {
+		t.Error(err)
+	}
+}
+
 // A replaced token works on no replica any more.
 func TestAReplacedTokenIsGoodAtNoFollower(t *testing.T) {
 	r := newRig(t)

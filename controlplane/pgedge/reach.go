@@ -38,6 +38,7 @@ var (
 type Reach struct {
 	lookup Lookup
 	latest func(ctx context.Context, id string) (index uint64, ok bool)
+	begun  <-chan struct{}
 	host   func(hostID, address string) *hostapi.Client
 	wakes  *wake.Shared
 
@@ -50,6 +51,9 @@ type ReachConfig struct {
 	// Latest returns the index of a database's row at the leader, 0 if there is no row.
 	// ok is false on the leader itself, and if the leader does not answer at once.
 	Latest func(ctx context.Context, id string) (index uint64, ok bool)
+	// Begun is closed once this process knows what others knew when it started, or has
+	// waited for that long enough. nil: it does from the start.
+	Begun <-chan struct{}
 	// Host returns the client for a host, the same one for the same address.
 	Host func(hostID, address string) *hostapi.Client
 	// Wake returns once a database runs. It fails with an *apierror.Error; EUnavailable
@@ -59,7 +63,13 @@ type ReachConfig struct {
 
 // NewReach returns a Reach. The caller must close it.
 func NewReach(cfg ReachConfig) *Reach {
-	return &Reach{lookup: cfg.Lookup, latest: cfg.Latest, host: cfg.Host, wakes: wake.New(wakeLimit, cfg.Wake)}
+	begun := cfg.Begun
+	if begun == nil {
+		now := make(chan struct{})
+		close(now)
+		begun = now
+	}
+	return &Reach{lookup: cfg.Lookup, latest: cfg.Latest, begun: begun, host: cfg.Host, wakes: wake.New(wakeLimit, cfg.Wake)}
 }
 
 // Close ends the waits for wakes. Connections stay open.
@@ -70,11 +80,17 @@ func (r *Reach) Close() { r.wakes.Close() }
 var catchUpLimit = timescale.Limit(500 * time.Millisecond)
 
 // catchUp waits until this replica knows as much of a database as the leader did when it
-// was called, so that credentials just given to a client work on every replica. It does
-// not ask the leader about names that cannot be a database's id, because strangers can
-// send any name.
+// was called, so that credentials just given to a client work on every replica. One that
+// has just started knows no more than its last snapshot, and would refuse the passwords of
+// newer databases as wrong. It does not ask the leader about names that cannot be a
+// database's id, because strangers can send any name.
 func (r *Reach) catchUp(ctx context.Context, id string) {
 	if !databaseID.MatchString(id) {
+		return
+	}
+	select {
+	case <-r.begun:
+	case <-ctx.Done():
 		return
 	}
 	index, ok := r.latest(ctx, id)
