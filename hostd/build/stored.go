@@ -174,7 +174,7 @@ func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed f
 		if s.Has(build) {
 			continue
 		}
-		stats, err := s.Share(ctx, build)
+		stats, err := s.share(ctx, build, s.cfg.Snapshots.ShareGently)
 		if err == nil {
 			s.cfg.Log.Info("template build is in the snapshot store", "build_id", build, "new_chunks", stats.NewChunks, "new_bytes", stats.NewBytes,
 				"took_ms", stats.Took.Milliseconds())
@@ -193,6 +193,10 @@ func (s *Stored) Sync(ctx context.Context, ready []string, again bool, changed f
 // Share stores the files of a build that several snapshots have, which is nearly all of
 // it, before a snapshot or another host needs them.
 func (s *Stored) Share(ctx context.Context, build string) (snapshot.Stats, error) {
+	return s.share(ctx, build, s.cfg.Snapshots.Share)
+}
+
+func (s *Stored) share(ctx context.Context, build string, by func(context.Context, []snapshot.LocalShared) (snapshot.Stats, error)) (snapshot.Stats, error) {
 	parts, err := s.cfg.Images.Parts(build)
 	if err != nil {
 		return snapshot.Stats{}, err
@@ -203,7 +207,7 @@ func (s *Stored) Share(ctx context.Context, build string) (snapshot.Stats, error
 			files = append(files, snapshot.LocalShared{SharedFile: snapshot.SharedFile{Name: p.Name, SHA256: p.Key, Size: p.Size}, Path: p.Path})
 		}
 	}
-	return s.cfg.Snapshots.Share(ctx, files)
+	return by(ctx, files)
 }
 
 // Refusal names an error of the stores as the host does.

@@ -79,7 +79,7 @@ func (s *Store) Upload(ctx context.Context, id string, src Source) (m Manifest, 
 
 	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/uploadPart)
 	defer cancel()
-	up := &upload{Store: s, inTime: inTime, parallel: s.opt.Parallel}
+	up := &upload{Store: s, inTime: inTime, parallel: s.opt.Parallel, rest: func(context.Context, time.Duration) {}}
 	m = Manifest{ID: id, CreatedAt: began.UTC(), Meta: src.Meta, ChunkSize: ChunkSize}
 	for _, f := range src.Shared {
 		if err := up.share(ctx, f); err != nil {
@@ -115,14 +115,35 @@ func (m *Manifest) isOf(o *Manifest) bool {
 }
 
 // Share stores files before the snapshots that will contain them, one chunk at a
-// time, because nobody waits for it. If no snapshot has them after Options.Grace,
-// they are collected, and the next upload stores them again.
-func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, err error) {
+// time. If no snapshot has them after Options.Grace, they are collected, and the next
+// upload stores them again.
+func (s *Store) Share(ctx context.Context, files []LocalShared) (Stats, error) {
+	return s.share(ctx, files, func(context.Context, time.Duration) {})
+}
+
+// ShareGently is Share for when nobody waits for it: it rests for most of the time, so
+// that guests and requests have the processors.
+func (s *Store) ShareGently(ctx context.Context, files []LocalShared) (Stats, error) {
+	return s.share(ctx, files, rest)
+}
+
+// rests are how many times as long as a chunk took the rest after it is.
+const rests = 3
+
+// rest follows on a chunk.
+func rest(ctx context.Context, took time.Duration) {
+	select {
+	case <-time.After(rests * took):
+	case <-ctx.Done():
+	}
+}
+
+func (s *Store) share(ctx context.Context, files []LocalShared, rest func(context.Context, time.Duration)) (stats Stats, err error) {
 	began := time.Now()
 	defer func() { stats.Took = time.Since(began) }()
 	ctx, inTime, cancel := s.within(ctx, s.opt.Grace/uploadPart)
 	defer cancel()
-	up := &upload{Store: s, inTime: inTime, parallel: 1}
+	up := &upload{Store: s, inTime: inTime, parallel: 1, rest: rest}
 	for _, f := range files {
 		if !isDigest(f.SHA256) {
 			return stats, fmt.Errorf("%w: shared file %s has no digest", ErrInvalid, f.Name)
@@ -139,7 +160,8 @@ func (s *Store) Share(ctx context.Context, files []LocalShared) (stats Stats, er
 type upload struct {
 	*Store
 	inTime                      func() error
-	parallel                    int // chunks processed at once
+	parallel                    int                                           // chunks processed at once
+	rest                        func(ctx context.Context, took time.Duration) // after a chunk
 	chunks, newChunks, newBytes atomic.Int64
 	touched                     [256]atomic.Bool // directories of chunks with new objects
 }
@@ -216,10 +238,12 @@ func (u *upload) file(ctx context.Context, path string) (Content, error) {
 	}
 	all := make([]Chunk, len(list))
 	err = eachOf(ctx, len(list), u.parallel, func(ctx context.Context, i int) error {
+		began := time.Now()
 		sha, stored, err := u.putChunk(ctx, f, st.Size(), list[i])
 		if err != nil {
 			return err
 		}
+		u.rest(ctx, time.Since(began))
 		all[i] = Chunk{Index: list[i], SHA256: sha}
 		if stored > 0 {
 			u.touched[hexByte(sha)].Store(true)

@@ -1,11 +1,14 @@
 package snapshot
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestSharedFilesAreStoredAheadOnce(t *testing.T) {
@@ -41,6 +44,18 @@ func TestSharedFilesAreStoredAheadOnce(t *testing.T) {
 	_, stats, err := s.Upload(t.Context(), "snap-1", Source{Files: []LocalFile{{Name: "state.json", Path: own}}, Shared: []LocalShared{layer}})
 	if err != nil || stats.Chunks != 1 {
 		t.Errorf("a snapshot with it: %+v, %v", stats, err)
+	}
+	var rested atomic.Int64
+	other := layer
+	other.Path = filepath.Join(dir, "other")
+	content[0]++
+	sum = sha256.Sum256(content)
+	if other.SHA256 = hex.EncodeToString(sum[:]); os.WriteFile(other.Path, content, 0o600) != nil {
+		t.Fatal("write it")
+	}
+	stats, err = s.share(t.Context(), []LocalShared{other}, func(context.Context, time.Duration) { rested.Add(1) })
+	if err != nil || stats.Chunks == 0 || rested.Load() < stats.Chunks {
+		t.Errorf("%+v with %d rests, %v", stats, rested.Load(), err)
 	}
 	layer.SHA256 = "no digest"
 	if _, err := s.Share(t.Context(), []LocalShared{layer}); err == nil {
