@@ -86,7 +86,7 @@ type Server struct {
 	peers     *peer.Transport
 	edge      *edge.Edge
 	reach     *pgedge.Reach
-	begun     chan struct{} // closed by awaitRecords
+	begun     chan struct{}  // closed by awaitRecords
 	router    *pgedge.Router // nil: none
 	feed      *pgedge.Feed   // for routers that are processes of their own
 	acme      *certs.ACME    // nil: none
