@@ -179,6 +179,9 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 			last.LastLSN = st.LastLSN
 		}
 		out.LagSeconds, out.FailingSince = st.LagSeconds, api.NewTime(st.FailingSince)
+		if st.LastAt.IsZero() && !last.LastRestorable.IsZero() { // its host has yet to look
+			out.LagSeconds = max(0, s.core.Clock().Sub(last.LastRestorable).Seconds())
+		}
 		if st.Error != "" {
 			out.Error = &st.Error
 		}

@@ -143,7 +143,7 @@ func (s *Databases) lossHint(d *record.Database, from origin, runs bool) string 
 		return ends + "; what was written since its last failover is lost, for no base backup was made since"
 	case runs:
 		return fmt.Sprintf("%s, or with what it archives until it is stopped; up to %d seconds of writes may be lost", ends, max(lag, seconds(s.cfg.ArchiveInterval)))
-	case !ok:
+	case !ok, fact.state.Archive.LastAt.IsZero():
 		return fmt.Sprintf("%s; what was written after that is lost, as a rule no more than %d seconds of writes", ends, seconds(s.cfg.ArchiveInterval))
 	case lag == 0:
 		return fmt.Sprintf("%s; when its host was heard last, %s, nothing was written that is not archived", ends, api.Time{Time: fact.at})

@@ -162,10 +162,15 @@ func (h *heard) wake(id string) (under bool, since time.Duration, trouble string
 	return under, since, h.troubles[id]
 }
 
-// tell records a host's report of a database.
+// tell records a host's report of a database. A daemon that has just started has yet to
+// look at what its guest writes: no more is archived for sure then than was before.
 func (h *heard) tell(id string, f fact) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	before, a := h.facts[id], &f.state.Archive
+	if last := before.state.Archive.LastAt; a.LastAt.IsZero() && !last.IsZero() && before.box == f.box && before.seq == f.seq {
+		a.LastAt, a.LagSeconds = last, f.at.Sub(last).Seconds()
+	}
 	h.facts[id] = f
 }
 

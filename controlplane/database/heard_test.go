@@ -8,6 +8,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/telemetry"
 )
 
@@ -28,6 +29,27 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 	}
 	if r := h.restart("kept", "boot"); r.failures != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A daemon that was restarted does not know at first what is not archived. Then less is
+// archived than before, not all.
+func TestADaemonThatHasYetToLookDoesNotHaveAllArchived(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	state := func(a hostapi.ArchiveState) hostapi.DatabaseState { return hostapi.DatabaseState{Archive: a} }
+	h := newHeard(time.Now)
+	h.tell("d", fact{box: "b", seq: 7, at: now, state: state(hostapi.ArchiveState{LastAt: now.Add(-4 * time.Second), LagSeconds: 4})})
+	for i := 1; i <= 2; i++ {
+		h.tell("d", fact{box: "b", seq: 7, at: now.Add(time.Duration(i) * time.Second)})
+		if f, _ := h.fact("d", "b"); f.state.Archive.LagSeconds != float64(4+i) {
+			t.Errorf("after %d s the lag is %v", i, f.state.Archive.LagSeconds)
+		}
+	}
+	for name, f := range map[string]fact{"another box": {box: "c", seq: 7, at: now}, "one that has slept since": {box: "b", seq: 9, at: now}} {
+		h.tell("d", f)
+		if f, _ := h.fact("d", f.box); !f.state.Archive.LastAt.IsZero() {
+			t.Errorf("%s: %+v", name, f.state.Archive)
+		}
 	}
 }
 

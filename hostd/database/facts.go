@@ -264,11 +264,11 @@ func (f *facts) state() hostapi.ArchiveState {
 	case s.Error == "" && f.damage != nil:
 		s.Error = cause(f.damage)
 	}
-	if f.lag.looked.IsZero() {
+	if f.lag.looked.IsZero() && len(f.lag.writes) == 0 {
 		return s // the database has not been seen to serve
 	}
 	s.LastAt = f.lag.since(now)
-	if now.Sub(f.lag.looked) > silence && f.lag.looked.Before(s.LastAt) {
+	if !f.lag.looked.IsZero() && now.Sub(f.lag.looked) > silence && f.lag.looked.Before(s.LastAt) {
 		s.LastAt = f.lag.looked // what came after it is not known
 	}
 	s.LagSeconds = now.Sub(s.LastAt).Seconds()

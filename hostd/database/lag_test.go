@@ -115,3 +115,22 @@ func TestPositionsAreReadAsPostgreSQLWritesThem(t *testing.T) {
 		t.Error("only segments have an end")
 	}
 }
+
+// A VMM that is started again has the writes of the one before it, which nobody has
+// archived yet.
+func TestWritesBeforeARestartAreNotForgotten(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	f := newFacts(nil, func() time.Time { return now })
+	if st := f.state(); !st.LastAt.IsZero() {
+		t.Errorf("before anything is known: %+v", st)
+	}
+	for _, at := range []lsn{100, 200} {
+		f.lag.saw(at, now, time.Time{}, false, time.Minute)
+		now = now.Add(3 * time.Second)
+	}
+	before := f.state()
+	f.begin(size{})
+	if st := f.state(); st.LastAt.IsZero() || !st.LastAt.Equal(before.LastAt) || st.LagSeconds != before.LagSeconds {
+		t.Errorf("%+v, before it was %+v", st, before)
+	}
+}

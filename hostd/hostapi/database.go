@@ -109,7 +109,7 @@ type DatabaseState struct {
 // ArchiveState is how a database's archive keeps up.
 type ArchiveState struct {
 	LastLSN         string    `json:"last_lsn,omitempty"` // all before it is archived
-	LastAt          time.Time `json:"last_at,omitzero"`   // when it was; while nothing is written, now
+	LastAt          time.Time `json:"last_at,omitzero"`   // when it was; while nothing is written, now; zero: its host has yet to look
 	LagSeconds      float64   `json:"lag_seconds"`        // age of the oldest write that may not be archived
 	PendingBytes    int64     `json:"pending_bytes"`
 	FailingSince    time.Time `json:"failing_since,omitzero"`
