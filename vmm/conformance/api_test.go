@@ -122,9 +122,10 @@ func TestConformanceBadRequests(t *testing.T) {
 		// The default of handle_request for other methods.
 		{"PATCH of an action", "PATCH", "/api/v1/vm.boot", nil, 400, nil},
 		{"PATCH of vm.info", "PATCH", "/api/v1/vm.info", nil, 400, []string{`["Bad Request"]`}},
-		// Method::try_from in micro_http knows three.
+		// Method::try_from in micro_http knows three, and DELETE in revisions after the one
+		// that v53.0 is locked to: then it is one of the other methods, without a body.
 		{"POST", "POST", "/api/v1/vm.boot", nil, 400, []string{"Invalid HTTP Method"}},
-		{"DELETE", "DELETE", "/api/v1/vm.delete", nil, 400, []string{"Invalid HTTP Method"}},
+		{"DELETE", "DELETE", "/api/v1/vm.delete", nil, 400, nil},
 		// vm_action_put_handler and vm_action_put_handler_body.
 		{"body where none belongs", "PUT", "/api/v1/vm.pause", []byte("{}"), 400, []string{`["Bad Request"]`}},
 		{"no body where one belongs", "PUT", "/api/v1/vm.snapshot", nil, 400, []string{`["Bad Request"]`}},
