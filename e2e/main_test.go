@@ -105,7 +105,7 @@ func options(root string) (stack.Options, error) {
 			"BERTH_VOLUME_QUOTA_MB=" + strconv.Itoa(volumeQuotaMB),
 			"BERTH_DB_IDLE=10s", "BERTH_DB_FIRST_BACKUP=3s", "BERTH_DB_ARCHIVE_INTERVAL=5s", "BERTH_DB_TARGET_TIME_MIN_AGE=5s",
 			"BERTH_WEBHOOK_ALLOW_PRIVATE=true", "BERTH_WEBHOOK_DELAYS=1s,2s",
-			"BERTH_APP_SWEEP=1s", "BERTH_APP_MIN_IDLE=1s", "BERTH_APP_DRAIN=30s", "BERTH_APP_HEALTH=3m", "BERTH_DEPLOY_BUDGET=40m", "BERTH_FUNCTION_IDLE=3s", "BERTH_GIT_ALLOW_HTTP=true",
+			"BERTH_APP_SWEEP=1s", "BERTH_APP_MIN_IDLE=1s", "BERTH_APP_DRAIN=30s", "BERTH_APP_HEALTH=3m", "BERTH_FUNCTION_IDLE=3s", "BERTH_GIT_ALLOW_HTTP=true",
 		},
 		HostEnv: map[string][]string{"e1": host, "e2": host},
 		Notify:  func(format string, args ...any) { fmt.Printf("e2e: "+format+"\n", args...) },

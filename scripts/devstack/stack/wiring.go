@@ -21,6 +21,10 @@ const (
 	appMemoryMB = "1024"
 )
 
+// deployBudget is what a deployment may take here: an emulated guest compiles what a
+// framework brings many times more slowly than those on hosts.
+const deployBudget = "40m"
+
 // DBDomain is what follows a database's id in its name.
 const DBDomain = "db.localhost"
 
@@ -88,6 +92,7 @@ func (o Options) replicaEnv(i int, s secrets) []string {
 		"BERTH_DOMAIN_URL=https://{domain}:"+strconv.Itoa(o.domainPort(i))+"/",
 		"BERTH_DOMAIN_DEV_CA="+o.domainCADir(),
 		"BERTH_LOG_FORMAT=json",
+		"BERTH_DEPLOY_BUDGET="+cmp.Or(os.Getenv("BERTH_DEPLOY_BUDGET"), deployBudget),
 	)
 	return append(env, o.ReplicaEnv...)
 }
