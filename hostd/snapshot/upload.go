@@ -127,10 +127,10 @@ func (s *Store) ShareGently(ctx context.Context, files []LocalShared) (Stats, er
 	return s.share(ctx, files, rest)
 }
 
-// rests are how many times as long as a chunk took the rest after it is.
+// A rest takes rests times as long as the chunk before it.
 const rests = 3
 
-// rest follows on a chunk.
+// rest pauses after a chunk that took a time.
 func rest(ctx context.Context, took time.Duration) {
 	select {
 	case <-time.After(rests * took):
