@@ -285,7 +285,10 @@ func TestTheTimeOfASaveRunsFromItsPause(t *testing.T) {
 func TestMuchMemoryMayTakeLongToBeSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const memoryMB = 16384
-		w, d, _ := world(t, func(c *box.Config, _ *box.Deps) { c.MemoryMB = 2 * memoryMB })
+		w, d, _ := world(t, func(c *box.Config, deps *box.Deps) {
+			c.MemoryMB = 2 * memoryMB
+			deps.DiskFree = func(string) (int64, error) { return 2 * memoryMB << 20, nil }
+		})
 		w.MemoryMB = memoryMB
 		put(t, d, idA)
 		w.SetStep(func(ctx context.Context, name string) error {

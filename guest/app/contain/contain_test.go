@@ -149,8 +149,12 @@ func TestACommandIsAskedToEnd(t *testing.T) {
 		go func() {
 			ended <- p.Wait(t.Context(), writer(func([]byte) { close(ready) }), io.Discard)
 		}()
-		<-ready
-		p.Terminate()
+		select {
+		case <-ready:
+			p.Terminate()
+		case e := <-ended:
+			t.Fatalf("user %q: ended before it was asked to: %s", user, e)
+		}
 		if e := <-ended; e.Code != 42 {
 			t.Errorf("user %q: %s", user, e)
 		}

@@ -73,7 +73,7 @@ def handler(request):
     if at == "/badstatus": return "", 999
     if at == "/badheader": return "", 200, {"X": "a\r\nSet-Cookie: b"}
     if at == "/control": return "", 200, {"X": "a\x01b"}
-    if at == "/badname": return "", 200, {"X\n": "b"}
+    if at == "/badname": return "", 200, {"X y": "b"}
     if at == "/badpart": return iter([1])
     return ("not found", 404)
 `},
@@ -111,7 +111,7 @@ export default async (request, { requestId }) => {
     case '/badstatus': return Response.error();
     case '/badheader': return new Response('', { headers: { X: 'a\r\nSet-Cookie: b' } });
     case '/control': return new Response('', { headers: { X: 'a\x01b' } });
-    case '/badname': return new Response('', { headers: { 'X\n': 'b' } });
+    case '/badname': return new Response('', { headers: { 'X y': 'b' } });
     case '/badpart': return new Response(new ReadableStream({ start(c) { c.enqueue('text'); c.close(); } }));
   }
   return new Response('not found', { status: 404 });
