@@ -260,10 +260,19 @@ func TestLogsOfInstances(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	}
-	// A deployment takes the place of both: what it writes follows.
-	d := r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
-	fresh := hostapi.ShortID(d.SandboxID)
-	if got := next(); got != fresh+" the app writes" {
+	// A deployment takes the place of both with as many: what they write follows.
+	r.ends(r.deploy(a.ID).ID, record.DeploymentLive)
+	r.await("two instances of the deployment", func() bool {
+		now := r.row(a.ID).Instances
+		return len(now) == 2 && !slices.Contains(ids, now[0].SandboxID) && !slices.Contains(ids, now[1].SandboxID)
+	})
+	got, wanted = []string{next(), next()}, nil
+	for _, in := range r.row(a.ID).Instances {
+		wanted = append(wanted, hostapi.ShortID(in.SandboxID)+" the app writes")
+	}
+	slices.Sort(got)
+	slices.Sort(wanted)
+	if !slices.Equal(got, wanted) {
 		t.Errorf("%q", got)
 	}
 	writes[ids[1]] <- "drains"
