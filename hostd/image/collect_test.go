@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/berth-cloud/berth/timescale"
 )
 
 func TestRemovedNameLeavesTheBuildToItsUsers(t *testing.T) {
@@ -117,7 +119,7 @@ func TestCollectKeepsImagesOfNoBuildForHours(t *testing.T) {
 	}
 	unused, used := imageInputs{Format: layerRecipe, Digest: "sha256:1"}, imageInputs{Format: layerRecipe, Digest: "sha256:2"}
 	one, two, bootstrap := ensure(unused), ensure(used), ensure(bootstrapInputs{Format: layerRecipe})
-	old := time.Now().Add(-2 * imageGrace)
+	old := time.Now().Add(-timescale.Limit(imageGrace) - time.Minute)
 	for _, key := range []string{one, two, bootstrap} {
 		if err := os.Chtimes(s.path(layersDir, key), old, old); err != nil {
 			t.Fatal(err)
