@@ -118,6 +118,25 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"packageManager":"yarn@4.1.0","scripts":{"start":"x"}}`, "yarn.lock": ""},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --immutable", StartCommand: "yarn run start"}, tools: "node,yarn4.1.0",
 		},
+		"yarn 4 of a workspace": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"yarn@4.5.0+sha512.abc","workspaces":["apps/*"]}`, "yarn.lock": "", "apps/web/package.json": `{"scripts":{"start":"x"}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "node", InstallCommand: "yarn install --immutable", StartCommand: "yarn run start"}, tools: "node,yarn4.5.0",
+		},
+		"packageManager and what another one has left": {
+			files: map[string]string{"package.json": `{"packageManager":"npm@10.9.0","scripts":{"start":"x"}}`, "bun.lockb": "", "yarn.lock": "", "package-lock.json": "{}"},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "x"}, tools: "node",
+		},
+		"packageManager and a lock of one that refuses it": {
+			files: map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0","scripts":{"start":"x"},"dependencies":{"a":"1"}}`, "yarn.lock": ""},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "pnpm install --prod=false", StartCommand: "x"}, tools: "node,pnpm9.1.0",
+		},
+		"packageManager and a lock of one that passes over it": {
+			files: map[string]string{"package.json": `{"packageManager":"yarn@1.22.22","scripts":{"start":"x"}}`, "package-lock.json": "{}"},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "x"}, tools: "node",
+		},
 		"yarn 1 and engines": {
 			files: map[string]string{"package.json": `{"engines":{"node":"20.x"},"scripts":{"start":"x"}}`, "yarn.lock": ""},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --frozen-lockfile --production=false", StartCommand: "x"}, tools: "node20,yarn",

@@ -66,11 +66,8 @@ func node(s *source) (Result, bool, error) {
 	}
 	if m.name != "npm" && m.name != "bun" {
 		t := s.tool(m.name)
-		if named, version, _ := strings.Cut(p.PackageManager, "@"); t.Version == "" && named == m.name {
-			version, _, _ = strings.Cut(version, "+") // a checksum
-			if validVersion.MatchString(version) {
-				t = Tool{Name: m.name, Version: version, From: "package.json"}
-			}
+		if t.Version == "" && validVersion.MatchString(m.version) {
+			t = Tool{Name: m.name, Version: m.version, From: "package.json"}
 		}
 		if t.Version == "" && m.reads != "" {
 			t = Tool{Name: m.name, Version: m.reads, From: m.lock}
