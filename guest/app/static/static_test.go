@@ -69,6 +69,10 @@ func TestASite(t *testing.T) {
 		if strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("%q tells the secret", target)
 		}
+		// The next deployment may have another file there, or a directory.
+		if got := w.Header().Get("Cache-Control"); got != "public, max-age=0, must-revalidate" && w.Code != http.StatusNotFound {
+			t.Errorf("%q: Cache-Control: %q", target, got)
+		}
 	}
 	if w := ask(s, http.MethodPost, "/"); w.Code != http.StatusMethodNotAllowed {
 		t.Error(w.Code)
@@ -92,6 +96,15 @@ func TestWhatIsNotThere(t *testing.T) {
 	s := site(t, true)
 	for target, want := range map[string]string{"/users/7": "home", "/app.js": "404 page not found\n", "/.env": "404 page not found\n"} {
 		if w := ask(s, http.MethodGet, target); w.Body.String() != want {
+			t.Errorf("%s: %d %q", target, w.Code, w.Body)
+		}
+	}
+	const browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+	for target, accept := range map[string]string{ // by what asks
+		"/users/john.doe": browser, "/v1.2": browser, "/app.js": "*/*", "/a.png": "image/avif,image/webp,*/*",
+	} {
+		w := ask(s, http.MethodGet, target, "Accept", accept)
+		if page := w.Body.String() == "home"; page != (accept == browser) {
 			t.Errorf("%s: %d %q", target, w.Code, w.Body)
 		}
 	}
