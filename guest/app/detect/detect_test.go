@@ -187,6 +187,22 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"Pipfile": "[packages]\nflask = \"*\"\n[requires]\npython_version = \"3.12\"\n", "Pipfile.lock": "{}", "app.py": "app = Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
 		},
+		"a member of uv's workspace": {
+			files: map[string]string{
+				"pyproject.toml": "[tool.uv.workspace]\nmembers = [\n  \"libs/*\",\n  \"apps/*\",\n]\nexclude = [\"apps/old\"]\n", "uv.lock": "",
+				"apps/api/pyproject.toml": "[project]\ndependencies = [\"lib\"]\n[build-system]\n[tool.uv.sources]\nlib = { workspace = true }\n", "apps/api/main.py": "",
+			},
+			set:  Settings{RootDirectory: "apps/api"},
+			want: appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python -u main.py"}, tools: "python",
+		},
+		"beside uv's workspace": {
+			files: map[string]string{
+				"pyproject.toml": "[tool.uv.workspace]\nmembers = [\"apps/*\"]\nexclude = [\"apps/old\"]\n", "uv.lock": "",
+				"apps/old/pyproject.toml": "[project]\n[build-system]\n", "apps/old/main.py": "",
+			},
+			set:  Settings{RootDirectory: "apps/old"},
+			want: appapi.Plan{Framework: "python", InstallCommand: "pip install .", StartCommand: "python -u main.py"}, tools: "python",
+		},
 		"python that is pinned": {
 			files: map[string]string{".tool-versions": "python 3.13", "pyproject.toml": "[project]\nrequires-python = \">=3.12\"\n", "uv.lock": "", "main.py": ""},
 			want:  appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python -u main.py"}, tools: "python3.13",

@@ -145,7 +145,7 @@ func (s *source) requirementLines() (lines []string) {
 
 func (s *source) pythonInstall() string {
 	switch {
-	case s.has("uv.lock"):
+	case s.has("uv.lock"), s.has("pyproject.toml") && s.uvMember():
 		return "pip install uv && uv sync --frozen --active"
 	case s.has("poetry.lock"):
 		return poetryInstall
@@ -166,6 +166,26 @@ func (s *source) pythonInstall() string {
 	}
 	// It is no package: pip would make one of its directories, and refuse if there are two.
 	return "pip install uv && uv pip install -r pyproject.toml"
+}
+
+// uvMember reports whether the app is in a workspace of uv, which has one lock file at its
+// root. pip knows no workspaces: it would look for their packages at the registry.
+func (s *source) uvMember() bool {
+	for dir := s.dir; dir != "."; {
+		dir = path.Dir(dir)
+		workspace := tomlTable(readFile(s.repo, path.Join(dir, "pyproject.toml")), "tool.uv.workspace")
+		app := strings.TrimPrefix(s.dir, dir+"/")
+		has := func(list string) bool {
+			return slices.ContainsFunc(tomlStrings(workspace[list]), func(pattern string) bool {
+				ok, _ := path.Match(path.Clean(pattern), app)
+				return ok
+			})
+		}
+		if has("members") && !has("exclude") {
+			return isFile(s.repo, path.Join(dir, "uv.lock"))
+		}
+	}
+	return false
 }
 
 const poetryInstall = "pip install poetry && poetry install --no-root --no-interaction"
