@@ -187,6 +187,17 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"Pipfile": "[packages]\nflask = \"*\"\n[requires]\npython_version = \"3.12\"\n", "Pipfile.lock": "{}", "app.py": "app = Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
 		},
+		"flask, a factory in a package": {
+			files: map[string]string{
+				"pyproject.toml": "[project]\nname = \"flaskr\"\ndependencies = [\"flask\"]\n[build-system]\n", "flaskr/__init__.py": "def create_app(test_config=None):\n", "flaskr/db.py": "",
+				"examples/app.py": "app = Flask(__name__)\n",
+			},
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install .", StartCommand: "python -u -m flask --app flaskr run --host 0.0.0.0 --port $PORT"}, tools: "python",
+		},
+		"fastapi in a package": {
+			files: map[string]string{"requirements.txt": "fastapi\nuvicorn\n", "shop/__init__.py": "", "shop/main.py": "app = FastAPI()\n"},
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT shop.main:app"}, tools: "python",
+		},
 		"a member of uv's workspace": {
 			files: map[string]string{
 				"pyproject.toml": "[tool.uv.workspace]\nmembers = [\n  \"libs/*\",\n  \"apps/*\",\n]\nexclude = [\"apps/old\"]\n", "uv.lock": "",

@@ -261,7 +261,7 @@ var object = regexp.MustCompile(`(?m)^([A-Za-z_][A-Za-z0-9_]*)\s*(?::\s*[A-Za-z0
 
 // pythonObject finds the module that makes an object of a class, and the object's name.
 func (s *source) pythonObject(class string) (module, name, file string) {
-	for _, file := range programs {
+	for _, file := range append(slices.Clone(programs), s.packages()...) {
 		text := s.read(file)
 		for _, m := range object.FindAllStringSubmatch(text, -1) {
 			if m[2] == class {
@@ -276,6 +276,18 @@ func (s *source) pythonObject(class string) (module, name, file string) {
 		return moduleOf(file), "app", file
 	}
 	return "app", "app", ""
+}
+
+// packages are the programs of packages that have the project's own name.
+func (s *source) packages() (files []string) {
+	for _, pattern := range []string{"*/__init__.py", "*/main.py", "*/app.py"} {
+		for _, file := range s.glob(pattern) {
+			if dir := path.Dir(file); dir != "tests" && dir != "test" && dir != "examples" {
+				files = append(files, file)
+			}
+		}
+	}
+	return files
 }
 
 func moduleOf(file string) string {
