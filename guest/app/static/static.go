@@ -34,6 +34,7 @@ func (s *Site) Close() error { return s.root.Close() }
 const (
 	index    = "index.html"
 	notFound = "404.html"
+	found    = "200.html" // of a program that reads the path itself, beside pages that are there
 )
 
 // ServeHTTP implements http.Handler.
@@ -106,7 +107,11 @@ func (s *Site) isFile(name string) bool {
 func (s *Site) missing(w http.ResponseWriter, r *http.Request, name string) {
 	// What has a file's name may be asked for by a page, which would take index.html for it.
 	isPage := path.Ext(name) == "" || strings.Contains(r.Header.Get("Accept"), "text/html")
-	if s.spa && isPage && s.serve(w, r, index, http.StatusOK) {
+	program := found
+	if s.spa {
+		program = index
+	}
+	if isPage && s.serve(w, r, program, http.StatusOK) {
 		return
 	}
 	if s.serve(w, r, notFound, http.StatusNotFound) {

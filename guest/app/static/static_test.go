@@ -1,6 +1,7 @@
 package static
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -115,6 +116,14 @@ func TestWhatIsNotThere(t *testing.T) {
 	w := ask(s, http.MethodGet, "/none", "Range", "bytes=0-1")
 	if w.Code != http.StatusNotFound || w.Body.String() != "nothing here" || w.Header().Get("ETag") != "" {
 		t.Errorf("%d %q %v", w.Code, w.Body, w.Header())
+	}
+	if err := s.root.WriteFile("200.html", []byte("program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{"/users/7": "200 program", "/none.js": "404 nothing here", "/about": "200 about"} {
+		if w := ask(s, http.MethodGet, target); fmt.Sprint(w.Code, " ", w.Body) != want {
+			t.Errorf("%s: %d %q, want %s", target, w.Code, w.Body, want)
+		}
 	}
 }
 
