@@ -106,7 +106,7 @@ func (s *Site) isFile(name string) bool {
 // missing answers for what is not there.
 func (s *Site) missing(w http.ResponseWriter, r *http.Request, name string) {
 	// What has a file's name may be asked for by a page, which would take index.html for it.
-	isPage := path.Ext(name) == "" || strings.Contains(r.Header.Get("Accept"), "text/html")
+	isPage := name == "." || path.Ext(name) == "" || strings.Contains(r.Header.Get("Accept"), "text/html")
 	program := found
 	if s.spa {
 		program = index

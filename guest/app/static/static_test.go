@@ -120,7 +120,10 @@ func TestWhatIsNotThere(t *testing.T) {
 	if err := s.root.WriteFile("200.html", []byte("program"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for target, want := range map[string]string{"/users/7": "200 program", "/none.js": "404 nothing here", "/about": "200 about"} {
+	if err := s.root.Remove(index); err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{"/": "200 program", "/users/7": "200 program", "/none.js": "404 nothing here", "/about": "200 about"} {
 		if w := ask(s, http.MethodGet, target); fmt.Sprint(w.Code, " ", w.Body) != want {
 			t.Errorf("%s: %d %q, want %s", target, w.Code, w.Body, want)
 		}
