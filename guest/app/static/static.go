@@ -107,11 +107,7 @@ func (s *Site) isFile(name string) bool {
 func (s *Site) missing(w http.ResponseWriter, r *http.Request, name string) {
 	// What has a file's name may be asked for by a page, which would take index.html for it.
 	isPage := name == "." || path.Ext(name) == "" || strings.Contains(r.Header.Get("Accept"), "text/html")
-	program := found
-	if s.spa {
-		program = index
-	}
-	if isPage && s.serve(w, r, program, http.StatusOK) {
+	if isPage && (s.spa && s.serve(w, r, index, http.StatusOK) || s.serve(w, r, found, http.StatusOK)) {
 		return
 	}
 	if s.serve(w, r, notFound, http.StatusNotFound) {
