@@ -150,6 +150,24 @@ func TestWhatAppsAre(t *testing.T) {
 			set:   Settings{RootDirectory: "packages/web/"},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "node ."}, tools: "node",
 		},
+		"of a workspace of turborepo": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"pnpm@9.1.0","devDependencies":{"turbo":"^2"}}`, "pnpm-workspace.yaml": "packages:\n  - apps/*\n  - packages/*\n", "pnpm-lock.yaml": "",
+				"turbo.json":            `{"tasks": {"build": {"dependsOn": ["^build"]}}}`,
+				"apps/web/package.json": `{"dependencies":{"@shop/utils":"workspace:*"},"scripts":{"build":"tsc","start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "node", InstallCommand: "pnpm install --frozen-lockfile --prod=false", BuildCommand: "turbo run build --force --env-mode=loose", StartCommand: "node ."}, tools: "node,pnpm9.1.0",
+		},
+		"of a workspace of turborepo, alone": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"npm@10.9.0","workspaces":["apps/*"],"devDependencies":{"turbo":"^2"}}`, "package-lock.json": "{}",
+				"turbo.json":            `{"tasks": {"build": {"dependsOn": ["^build"]}}}`,
+				"apps/web/package.json": `{"dependencies":{"express":"^5"},"scripts":{"build":"tsc","start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "express", InstallCommand: "npm ci", BuildCommand: "npm run build", StartCommand: "node ."}, tools: "node",
+		},
 		"flask": {
 			files: map[string]string{"requirements.txt": "Flask==3.0\ngunicorn>=21\n", "app.py": "from flask import Flask\nserver = Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m gunicorn --bind 0.0.0.0:$PORT app:server"}, tools: "python",
