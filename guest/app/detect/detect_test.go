@@ -48,7 +48,7 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"next": {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16","react":"19"},"scripts":{"build":"next build","start":"next start"}}`, "pnpm-lock.yaml": ""},
-			want:  appapi.Plan{Framework: "next", InstallCommand: "pnpm install --frozen-lockfile --prod=false", BuildCommand: "pnpm run build", StartCommand: "next start"}, tools: "node,pnpm",
+			want:  appapi.Plan{Framework: "next", InstallCommand: "pnpm install --frozen-lockfile --prod=false --config.dangerously-allow-all-builds=true", BuildCommand: "pnpm run build", StartCommand: "next start"}, tools: "node,pnpm",
 		},
 		"pnpm 8": {
 			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '6.0'\n"},
@@ -64,7 +64,21 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"pnpm of today": {
 			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '9.0'\n"},
-			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false --config.dangerously-allow-all-builds=true", StartCommand: "node ."}, tools: "node,pnpm",
+		},
+		"pnpm and what it may build": {
+			files: map[string]string{
+				"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."},"pnpm":{"onlyBuiltDependencies":["bcrypt"]}}`, "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+			},
+			want: appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
+		},
+		"pnpm and what its workspace may build": {
+			files: map[string]string{
+				"pnpm-workspace.yaml": "packages: [apps/*]\nignoredBuiltDependencies: [esbuild]\n", "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+				"apps/web/package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
 		},
 		"next export": {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16"}}`, "next.config.mjs": "export default {\n  output: 'export',\n}"},

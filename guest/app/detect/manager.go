@@ -17,6 +17,9 @@ type manager struct {
 	version string
 	// reads is the version that reads the lock file, if the usual one does not; "": it does.
 	reads string
+	// builds tells pnpm to run what packages have to be built with. Since version 10 it runs
+	// only those that the project allows.
+	builds bool
 }
 
 // locks are the managers by their lock files. Of several, the first counts.
@@ -87,6 +90,23 @@ func pnpmOf(lock string) string {
 	return ""
 }
 
+var pnpmBuilds = regexp.MustCompile(`BuiltDependencies|allowBuilds`)
+
+// choosesBuilds reports whether the project says which packages pnpm builds, which it does
+// since version 10.
+func (s *source) choosesBuilds() bool {
+	for dir := s.dir; ; dir = path.Dir(dir) {
+		for _, file := range []string{"package.json", "pnpm-workspace.yaml"} {
+			if pnpmBuilds.MatchString(readFile(s.repo, path.Join(dir, file))) {
+				return true
+			}
+		}
+		if dir == "." {
+			return false
+		}
+	}
+}
+
 // isWorkspace reports whether a directory's packages are installed together.
 func isWorkspace(repo fs.FS, dir string) bool {
 	if pnpmWorkspace(readFile(repo, path.Join(dir, "pnpm-workspace.yaml"))) {
@@ -107,15 +127,19 @@ func (m manager) runtime() string {
 // install is the command that installs what the lock file says, or without one what
 // package.json does. Build tools are dev dependencies: they come in any case.
 func (m manager) install() string {
+	flags := " --prod=false" // pnpm's
+	if m.builds {
+		flags += " --config.dangerously-allow-all-builds=true"
+	}
 	switch {
 	case m.name == "npm" && m.lock != "":
 		return "npm ci"
 	case m.name == "npm":
 		return "npm install"
 	case m.name == "pnpm" && m.lock != "":
-		return "pnpm install --frozen-lockfile --prod=false"
+		return "pnpm install --frozen-lockfile" + flags
 	case m.name == "pnpm":
-		return "pnpm install --prod=false"
+		return "pnpm install" + flags
 	case m.name == "yarn" && m.new && m.lock != "":
 		return "yarn install --immutable"
 	case m.name == "yarn" && !m.new && m.lock != "":

@@ -72,6 +72,9 @@ func node(s *source) (Result, bool, error) {
 		if t.Version == "" && m.reads != "" {
 			t = Tool{Name: m.name, Version: m.reads, From: m.lock}
 		}
+		// Where nothing names a version, the project may be one of pnpm 9, whose lock file
+		// has the same format.
+		m.builds = m.name == "pnpm" && t.Version == "" && !s.choosesBuilds()
 		r.Tools = append(r.Tools, t)
 	}
 	if len(p.Dependencies)+len(p.DevDependencies) > 0 || m.lock != "" || p.Workspaces {
