@@ -128,12 +128,16 @@ func (g *GitHub) InstallationPayload(i *Installation, action string, at time.Tim
 }
 
 // RepositoryPayload makes a payload of repository. Of one that was transferred, i is the
-// account that has it now, and from the login that had it.
+// account that has it now, and from the login that had it; of one that was renamed, from is
+// the name that it had.
 func (g *GitHub) RepositoryPayload(i *Installation, repo, action, from string) []byte {
 	out := map[string]any{
 		"action": action, "repository": g.repo(i, repo, 9000), "sender": map[string]any{"login": "ann", "id": 7}, "installation": map[string]any{"id": i.ID, "node_id": "MDIz"},
 	}
-	if from != "" {
+	switch {
+	case action == "renamed":
+		out["changes"] = map[string]any{"repository": map[string]any{"name": map[string]any{"from": from}}}
+	case from != "":
 		out["changes"] = map[string]any{"owner": map[string]any{"from": map[string]any{"organization": map[string]any{"login": from, "id": 8}}}}
 	}
 	return marshal(out)

@@ -73,6 +73,65 @@ func TestPushDeploysWhatFollows(t *testing.T) {
 	}
 }
 
+// The apps of a repository follow its name, once for each event.
+func TestARepositoryIsRenamed(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop", "store")
+	shop, store := r.github.URL+"/acme/shop", r.github.URL+"/acme/store"
+	r.app("ws", "app-a", shop, "main")
+	r.app("ws", "app-blog", r.github.URL+"/acme/blog", "main")
+	r.app("other", "app-other", shop, "main") // of a workspace that has not connected it
+	push := func(repo string, before, after byte) api.GitEventStatus {
+		r.clock.add(time.Minute)
+		got := r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: repo, Before: sha(before), After: sha(after), At: r.clock.Now()}))
+		r.settled()
+		return got
+	}
+	push("shop", '1', '2')
+	r.Update(func(tx *raftstore.Tx) error { // as package app writes it
+		d := raftstore.Find(tx, record.Deployments, "app", "app-a")[0].Clone()
+		d.GitURL = shop
+		raftstore.Put(tx, record.Deployments, d)
+		return nil
+	})
+	r.pull(i, fakegithub.PullRequest{Action: "opened", Number: 5, Commit: sha('5'), At: r.clock.Now()})
+	renamed := r.github.RepositoryPayload(i, "store", "renamed", "Shop")
+	for _, want := range []api.GitEventStatus{api.GitEventAccepted, api.GitEventDuplicate} {
+		if got := r.receive("repository", renamed); got != want {
+			t.Errorf("it is %s, want %s", got, want)
+		}
+	}
+	if got := push("store", '2', '3'); got != api.GitEventAccepted {
+		t.Errorf("a push by the new name is %s", got)
+	}
+	urls := map[string]string{}
+	for _, a := range raftstore.All(r.view(), record.Apps) {
+		urls[a.ID] = record.NormalGitURL(a.GitURL)
+	}
+	if diff := cmp.Diff(map[string]string{"app-a": store, "app-a-pr5": store, "app-blog": r.github.URL + "/acme/blog", "app-other": shop}, urls); diff != "" {
+		t.Error(diff)
+	}
+	for _, d := range raftstore.Find(r.view(), record.Deployments, "app", "app-a") {
+		if d.GitCommit == sha('2') && record.NormalGitURL(d.GitURL) != store {
+			t.Errorf("what was deployed before is built from %s", d.GitURL)
+		}
+	}
+	r.clock.add(time.Minute)
+	r.receive("pull_request", r.github.PullRequestPayload(i, fakegithub.PullRequest{Action: "closed", Repo: "store", Number: 5, Branch: "feature", Commit: sha('5'), At: r.clock.Now()}))
+	r.settled()
+	if _, there := raftstore.Get(r.view(), record.Apps, "app-a-pr5"); there {
+		t.Error("the preview of a pull request that was closed is there")
+	}
+	for name, body := range map[string][]byte{
+		"of another account":  r.github.RepositoryPayload(&fakegithub.Installation{ID: 99, Account: "acme"}, "shop", "renamed", "store"),
+		"that nobody follows": r.github.RepositoryPayload(i, "x", "renamed", "y"),
+	} {
+		if got := r.receive("repository", body); got != api.GitEventIgnored {
+			t.Errorf("one %s is %s", name, got)
+		}
+	}
+}
+
 // A webhook of a repository comes through no installation: of a private one, only
 // workspaces that have a part in it learn.
 func TestPushWithoutAnInstallation(t *testing.T) {

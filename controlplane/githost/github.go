@@ -85,7 +85,11 @@ func (h githubHook) Parse(header http.Header, body []byte) (Event, error) {
 		e.PullRequest, err = githubPullRequest(body)
 	case "installation":
 		e.Installation, err = githubInstalled(body)
-	case "repository", "installation_repositories":
+	case "repository":
+		if e.Renamed, err = githubRenamed(body); e.Renamed == nil && err == nil {
+			e.Left, err = githubLeft(body)
+		}
+	case "installation_repositories":
 		e.Left, err = githubLeft(body)
 	}
 	return e, err
@@ -242,6 +246,43 @@ func githubLeft(body []byte) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// githubRenamed is the new name of a repository; nil: the event is another one, or comes
+// through no installation, so that nobody is known whose apps it is about.
+func githubRenamed(body []byte) (*renaming, error) {
+	var in struct {
+		Action     string     `json:"action"`
+		Repository githubRepo `json:"repository"`
+		Changes    struct {
+			Repository struct {
+				Name struct {
+					From string `json:"from"`
+				} `json:"name"`
+			} `json:"repository"`
+		} `json:"changes"`
+		Installation *githubInstallation `json:"installation"`
+	}
+	if err := decodePayload(body, &in); err != nil {
+		return nil, err
+	}
+	if in.Action != "renamed" || in.Installation == nil {
+		return nil, nil
+	}
+	repo, err := in.Repository.repo(in.Installation)
+	if err != nil {
+		return nil, err
+	}
+	owner, name, _ := strings.Cut(repo.FullName, "/")
+	from := in.Changes.Repository.Name.From
+	at, ok := strings.CutSuffix(repo.URL, "/"+strings.ToLower(name))
+	if !ok || !validFullName(owner+"/"+from) {
+		return nil, badPayload("a repository has no name that could be")
+	}
+	return &renaming{
+		InstallationID: repo.InstallationID, From: record.NormalGitURL(at + "/" + from), To: repo.URL,
+		FromName: owner + "/" + from, ToName: repo.FullName, CloneURL: in.Repository.CloneURL,
+	}, nil
 }
 
 func githubInstalled(body []byte) (*installationEvent, error) {

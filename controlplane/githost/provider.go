@@ -37,6 +37,7 @@ type Event struct {
 	PullRequest  *PullRequest
 	Installation *installationEvent
 	Left         []string // full names of repositories that may be there no longer
+	Renamed      *renaming
 }
 
 // checkTimes refuses times that no record can have (RFC 3339 has years of four digits).
@@ -99,6 +100,14 @@ type installationEvent struct {
 	Gone      bool
 	Suspended bool
 	At        time.Time
+}
+
+// renaming is another name of a repository.
+type renaming struct {
+	InstallationID   string
+	From, To         string // as Repo.URL
+	FromName, ToName string // as Repo.FullName
+	CloneURL         string // by its new name
 }
 
 // errPayload is wrapped by the error for a payload that is not as documented.

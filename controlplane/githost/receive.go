@@ -82,15 +82,16 @@ func (g *GitHosts) accept(tx *raftstore.Tx, provider string, e Event, body []byt
 	if len(e.Left) > 0 {
 		return acceptLeft(tx, e.Left)
 	}
+	receipts := receiptsOf(provider, e, body)
+	if e.Renamed != nil {
+		return acceptRenamed(tx, e.Renamed, receipts)
+	}
 	head, ok := g.headOf(tx, e)
 	if !ok {
 		return api.GitEventIgnored
 	}
-	receipts := receiptsOf(provider, e, body)
-	for _, id := range receipts {
-		if r, known := raftstore.Get(tx, record.GitReceipts, id); known && tx.Now().Before(r.ExpiresAt) {
-			return api.GitEventDuplicate
-		}
+	if remembered(tx, receipts) {
+		return api.GitEventDuplicate
 	}
 	before, known := raftstore.Get(tx, record.GitHeads, head.ID)
 	if known && stale(before, head, e) {
@@ -111,10 +112,22 @@ func (g *GitHosts) accept(tx *raftstore.Tx, provider string, e Event, body []byt
 	head.Seen = slices.DeleteFunc(slices.Clone(head.Seen), func(c string) bool { return c == head.Commit })
 	head.AcceptedAt, head.Pending, head.NextAttemptAt = tx.Now(), true, tx.Now()
 	raftstore.Put(tx, record.GitHeads, head)
-	for _, id := range receipts {
-		raftstore.Put(tx, record.GitReceipts, &record.GitReceipt{Meta: record.Meta{ID: id}, ExpiresAt: tx.Now().Add(receiptTime), About: head.ID})
-	}
+	remember(tx, receipts, head.ID)
 	return api.GitEventAccepted
+}
+
+// remembered reports whether a delivery has been accepted before.
+func remembered(tx *raftstore.Tx, receipts []string) bool {
+	return slices.ContainsFunc(receipts, func(id string) bool {
+		r, known := raftstore.Get(tx, record.GitReceipts, id)
+		return known && tx.Now().Before(r.ExpiresAt)
+	})
+}
+
+func remember(tx *raftstore.Tx, receipts []string, about string) {
+	for _, id := range receipts {
+		raftstore.Put(tx, record.GitReceipts, &record.GitReceipt{Meta: record.Meta{ID: id}, ExpiresAt: tx.Now().Add(receiptTime), About: about})
+	}
 }
 
 // receiptsOf are the names under which a delivery is remembered.
@@ -237,6 +250,47 @@ func acceptLeft(tx *raftstore.Tx, names []string) api.GitEventStatus {
 		p.Ask = true
 		raftstore.Put(tx, record.GitPreviews, p)
 		status = api.GitEventAccepted
+	}
+	return status
+}
+
+// acceptRenamed has the apps of a repository, and what they may be built from again, follow
+// its new name: pushes come by that, and tokens are for that.
+func acceptRenamed(tx *raftstore.Tx, e *renaming, receipts []string) api.GitEventStatus {
+	var workspaces []string
+	if !scope(tx, &Repo{InstallationID: e.InstallationID}, &workspaces) {
+		return api.GitEventIgnored
+	}
+	if remembered(tx, receipts) {
+		return api.GitEventDuplicate
+	}
+	status := api.GitEventIgnored
+	for _, a := range raftstore.Find(tx, record.Apps, "git_url", e.From) {
+		if !slices.Contains(workspaces, a.WorkspaceID) {
+			continue
+		}
+		for _, d := range raftstore.Find(tx, record.Deployments, "app", a.ID) {
+			if d.GitURL == a.GitURL {
+				d = d.Clone()
+				d.GitURL = e.CloneURL
+				raftstore.Put(tx, record.Deployments, d)
+			}
+		}
+		a = a.Clone()
+		a.GitURL = e.CloneURL
+		raftstore.Put(tx, record.Apps, a)
+		status = api.GitEventAccepted
+	}
+	for _, p := range raftstore.All(tx.Snapshot(), record.GitPreviews) {
+		if p.Repo == e.From && slices.Contains(workspaces, p.WorkspaceID) {
+			p = p.Clone()
+			p.Repo, p.FullName = e.To, e.ToName
+			raftstore.Put(tx, record.GitPreviews, p)
+			status = api.GitEventAccepted
+		}
+	}
+	if status == api.GitEventAccepted {
+		remember(tx, receipts, e.To)
 	}
 	return status
 }

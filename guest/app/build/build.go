@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -293,14 +294,16 @@ func (b *builder) site() error {
 		return err
 	}
 	defer root.Close()
-	index := func(dir string) bool {
-		st, err := root.Stat(filepath.Join(dir, "index.html"))
-		return err == nil && st.Mode().IsRegular()
+	isSite := func(dir string) bool {
+		return slices.ContainsFunc([]string{"index.html", "200.html"}, func(page string) bool {
+			st, err := root.Stat(filepath.Join(dir, page))
+			return err == nil && st.Mode().IsRegular()
+		})
 	}
 	dirs := append([]string{b.found.Plan.StaticDir}, b.found.StaticDirs...)
 	for _, dir := range dirs {
 		for _, candidate := range append([]string{dir}, below(root, dir)...) {
-			if index(candidate) {
+			if isSite(candidate) {
 				b.found.Plan.StaticDir = candidate
 				b.setPlan()
 				b.say("The site is in %s", candidate)

@@ -104,6 +104,10 @@ func TestWhereABuildPutsItsSite(t *testing.T) {
 	if err != nil || st.Plan.StaticDir != "." {
 		t.Errorf("a part: %+v, %v", st.Plan, err)
 	}
+	st, _, _, err = run(t, appapi.Build{Framework: "vite", Runtime: "python", InstallCommand: "true", BuildCommand: "mkdir build && touch build/200.html"}, map[string]string{"package.json": "{}"})
+	if err != nil || st.Plan.StaticDir != "build" {
+		t.Errorf("a program alone: %+v %v", st.Plan, err)
+	}
 	// A link out of the app is no site.
 	_, _, _, err = run(t, appapi.Build{Framework: "static", BuildCommand: "rm -r public && ln -s /usr/share public"}, map[string]string{"public/index.html": ""})
 	if err == nil || !strings.Contains(err.Error(), "the build made no site") {

@@ -48,7 +48,7 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"next": {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16","react":"19"},"scripts":{"build":"next build","start":"next start"}}`, "pnpm-lock.yaml": ""},
-			want:  appapi.Plan{Framework: "next", InstallCommand: "pnpm install --frozen-lockfile --prod=false", BuildCommand: "pnpm run build", StartCommand: "next start"}, tools: "node,pnpm",
+			want:  appapi.Plan{Framework: "next", InstallCommand: "pnpm install --frozen-lockfile --prod=false --config.dangerously-allow-all-builds=true", BuildCommand: "pnpm run build", StartCommand: "next start"}, tools: "node,pnpm",
 		},
 		"pnpm 8": {
 			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '6.0'\n"},
@@ -64,7 +64,21 @@ func TestWhatAppsAre(t *testing.T) {
 		},
 		"pnpm of today": {
 			files: map[string]string{"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`, "pnpm-lock.yaml": "lockfileVersion: '9.0'\n"},
-			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
+			want:  appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false --config.dangerously-allow-all-builds=true", StartCommand: "node ."}, tools: "node,pnpm",
+		},
+		"pnpm and what it may build": {
+			files: map[string]string{
+				"package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."},"pnpm":{"onlyBuiltDependencies":["bcrypt"]}}`, "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+			},
+			want: appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
+		},
+		"pnpm and what its workspace may build": {
+			files: map[string]string{
+				"pnpm-workspace.yaml": "packages: [apps/*]\nignoredBuiltDependencies: [esbuild]\n", "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+				"apps/web/package.json": `{"dependencies":{"express":"4"},"scripts":{"start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "express", InstallCommand: "pnpm install --frozen-lockfile --prod=false", StartCommand: "node ."}, tools: "node,pnpm",
 		},
 		"next export": {
 			files: map[string]string{"package.json": `{"dependencies":{"next":"16"}}`, "next.config.mjs": "export default {\n  output: 'export',\n}"},
@@ -118,6 +132,25 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"packageManager":"yarn@4.1.0","scripts":{"start":"x"}}`, "yarn.lock": ""},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --immutable", StartCommand: "yarn run start"}, tools: "node,yarn4.1.0",
 		},
+		"yarn 4 of a workspace": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"yarn@4.5.0+sha512.abc","workspaces":["apps/*"]}`, "yarn.lock": "", "apps/web/package.json": `{"scripts":{"start":"x"}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "node", InstallCommand: "yarn install --immutable", StartCommand: "yarn run start"}, tools: "node,yarn4.5.0",
+		},
+		"packageManager and what another one has left": {
+			files: map[string]string{"package.json": `{"packageManager":"npm@10.9.0","scripts":{"start":"x"}}`, "bun.lockb": "", "yarn.lock": "", "package-lock.json": "{}"},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "x"}, tools: "node",
+		},
+		"packageManager and a lock of one that refuses it": {
+			files: map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0","scripts":{"start":"x"},"dependencies":{"a":"1"}}`, "yarn.lock": ""},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "pnpm install --prod=false", StartCommand: "x"}, tools: "node,pnpm9.1.0",
+		},
+		"packageManager and a lock of one that passes over it": {
+			files: map[string]string{"package.json": `{"packageManager":"yarn@1.22.22","scripts":{"start":"x"}}`, "package-lock.json": "{}"},
+			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "x"}, tools: "node",
+		},
 		"yarn 1 and engines": {
 			files: map[string]string{"package.json": `{"engines":{"node":"20.x"},"scripts":{"start":"x"}}`, "yarn.lock": ""},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "yarn install --frozen-lockfile --production=false", StartCommand: "x"}, tools: "node20,yarn",
@@ -130,6 +163,24 @@ func TestWhatAppsAre(t *testing.T) {
 			files: map[string]string{"package.json": `{"workspaces":["packages/*"]}`, "package-lock.json": "", "packages/web/package.json": `{"scripts":{"start":"node ."}}`},
 			set:   Settings{RootDirectory: "packages/web/"},
 			want:  appapi.Plan{Framework: "node", InstallCommand: "npm ci", StartCommand: "node ."}, tools: "node",
+		},
+		"of a workspace of turborepo": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"pnpm@9.1.0","devDependencies":{"turbo":"^2"}}`, "pnpm-workspace.yaml": "packages:\n  - apps/*\n  - packages/*\n", "pnpm-lock.yaml": "",
+				"turbo.json":            `{"tasks": {"build": {"dependsOn": ["^build"]}}}`,
+				"apps/web/package.json": `{"dependencies":{"@shop/utils":"workspace:*"},"scripts":{"build":"tsc","start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "node", InstallCommand: "pnpm install --frozen-lockfile --prod=false", BuildCommand: "turbo run build --force --env-mode=loose", StartCommand: "node ."}, tools: "node,pnpm9.1.0",
+		},
+		"of a workspace of turborepo, alone": {
+			files: map[string]string{
+				"package.json": `{"packageManager":"npm@10.9.0","workspaces":["apps/*"],"devDependencies":{"turbo":"^2"}}`, "package-lock.json": "{}",
+				"turbo.json":            `{"tasks": {"build": {"dependsOn": ["^build"]}}}`,
+				"apps/web/package.json": `{"dependencies":{"express":"^5"},"scripts":{"build":"tsc","start":"node ."}}`,
+			},
+			set:  Settings{RootDirectory: "apps/web"},
+			want: appapi.Plan{Framework: "express", InstallCommand: "npm ci", BuildCommand: "npm run build", StartCommand: "node ."}, tools: "node",
 		},
 		"flask": {
 			files: map[string]string{"requirements.txt": "Flask==3.0\ngunicorn>=21\n", "app.py": "from flask import Flask\nserver = Flask(__name__)\n"},
@@ -167,6 +218,33 @@ func TestWhatAppsAre(t *testing.T) {
 		"pipenv": {
 			files: map[string]string{"Pipfile": "[packages]\nflask = \"*\"\n[requires]\npython_version = \"3.12\"\n", "Pipfile.lock": "{}", "app.py": "app = Flask(__name__)\n"},
 			want:  appapi.Plan{Framework: "flask", InstallCommand: "pip install pipenv && pipenv install --deploy", StartCommand: "python -u -m flask --app app run --host 0.0.0.0 --port $PORT"}, tools: "python3.12",
+		},
+		"flask, a factory in a package": {
+			files: map[string]string{
+				"pyproject.toml": "[project]\nname = \"flaskr\"\ndependencies = [\"flask\"]\n[build-system]\n", "flaskr/__init__.py": "def create_app(test_config=None):\n", "flaskr/db.py": "",
+				"examples/app.py": "app = Flask(__name__)\n",
+			},
+			want: appapi.Plan{Framework: "flask", InstallCommand: "pip install .", StartCommand: "python -u -m flask --app flaskr run --host 0.0.0.0 --port $PORT"}, tools: "python",
+		},
+		"fastapi in a package": {
+			files: map[string]string{"requirements.txt": "fastapi\nuvicorn\n", "shop/__init__.py": "", "shop/main.py": "app = FastAPI()\n"},
+			want:  appapi.Plan{Framework: "fastapi", InstallCommand: "pip install -r requirements.txt", StartCommand: "python -u -m uvicorn --host 0.0.0.0 --port $PORT shop.main:app"}, tools: "python",
+		},
+		"a member of uv's workspace": {
+			files: map[string]string{
+				"pyproject.toml": "[tool.uv.workspace]\nmembers = [\n  \"libs/*\",\n  \"apps/*\",\n]\nexclude = [\"apps/old\"]\n", "uv.lock": "",
+				"apps/api/pyproject.toml": "[project]\ndependencies = [\"lib\"]\n[build-system]\n[tool.uv.sources]\nlib = { workspace = true }\n", "apps/api/main.py": "",
+			},
+			set:  Settings{RootDirectory: "apps/api"},
+			want: appapi.Plan{Framework: "python", InstallCommand: "pip install uv && uv sync --frozen --active", StartCommand: "python -u main.py"}, tools: "python",
+		},
+		"beside uv's workspace": {
+			files: map[string]string{
+				"pyproject.toml": "[tool.uv.workspace]\nmembers = [\"apps/*\"]\nexclude = [\"apps/old\"]\n", "uv.lock": "",
+				"apps/old/pyproject.toml": "[project]\n[build-system]\n", "apps/old/main.py": "",
+			},
+			set:  Settings{RootDirectory: "apps/old"},
+			want: appapi.Plan{Framework: "python", InstallCommand: "pip install .", StartCommand: "python -u main.py"}, tools: "python",
 		},
 		"python that is pinned": {
 			files: map[string]string{".tool-versions": "python 3.13", "pyproject.toml": "[project]\nrequires-python = \">=3.12\"\n", "uv.lock": "", "main.py": ""},

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"cmp"
 	"io/fs"
 	"path"
 	"regexp"
@@ -12,8 +13,13 @@ type manager struct {
 	name string // "npm", "pnpm", "yarn", "bun"
 	lock string // its lock file; "": there is none
 	new  bool   // yarn, of version 2 or later
+	// version is the one that packageManager names; "": it names none.
+	version string
 	// reads is the version that reads the lock file, if the usual one does not; "": it does.
 	reads string
+	// builds tells pnpm to run what packages have to be built with. Since version 10 it runs
+	// only those that the project allows.
+	builds bool
 }
 
 // locks are the managers by their lock files. Of several, the first counts.
@@ -21,37 +27,56 @@ var locks = []struct{ file, manager string }{
 	{"bun.lock", "bun"}, {"bun.lockb", "bun"}, {"pnpm-lock.yaml", "pnpm"}, {"yarn.lock", "yarn"}, {"package-lock.json", "npm"}, {"npm-shrinkwrap.json", "npm"},
 }
 
-// manager finds the app's package manager: by its lock file, that of the workspace that
-// it is in, or package.json's field packageManager.
+// manager finds the app's package manager: by the field packageManager of package.json and
+// by the lock files, of the app and of the workspace that it is in.
 func (s *source) manager(p packageJSON) manager {
-	named, version, _ := strings.Cut(p.PackageManager, "@")
-	modern := named == "yarn" && version != "" && !strings.HasPrefix(version, "1.") && version != "1"
-	dirs := []string{s.dir}
+	dirs, fields := []string{s.dir}, []string{p.PackageManager}
 	for dir := s.dir; dir != "."; {
 		dir = path.Dir(dir)
 		if isWorkspace(s.repo, dir) {
-			dirs = append(dirs, dir)
+			root, _ := parsePackage(readFile(s.repo, path.Join(dir, "package.json")))
+			dirs, fields = append(dirs, dir), append(fields, root.PackageManager)
 		}
 	}
-	for _, dir := range dirs {
-		for _, l := range locks {
-			if isFile(s.repo, path.Join(dir, l.file)) {
+	named, version := "", ""
+	for _, field := range fields {
+		name, v, _ := strings.Cut(field, "@")
+		if named == "" && (name == "npm" || name == "pnpm" || name == "yarn" || name == "bun") {
+			named = name
+			version, _, _ = strings.Cut(v, "+") // a checksum
+		}
+	}
+	modern := named == "yarn" && version != "" && !strings.HasPrefix(version, "1.") && version != "1"
+	find := func(fits func(manager string) bool) (manager, bool) {
+		for _, dir := range dirs {
+			for _, l := range locks {
+				if !fits(l.manager) || !isFile(s.repo, path.Join(dir, l.file)) {
+					continue
+				}
 				m := manager{name: l.manager, lock: l.file, new: modern || isFile(s.repo, path.Join(dir, ".yarnrc.yml"))}
+				if l.manager == named {
+					m.version = version
+				}
 				if l.manager == "pnpm" {
 					m.reads = pnpmOf(readFile(s.repo, path.Join(dir, l.file)))
 				}
-				return m
+				return m, true
 			}
 		}
+		return manager{}, false
 	}
-	switch named {
-	case "pnpm", "yarn", "bun":
-		return manager{name: named, new: modern}
+	// Of several lock files, all but one are left over.
+	if m, ok := find(func(name string) bool { return name == named }); ok {
+		return m
 	}
-	if s.set.Framework == "bun" {
-		return manager{name: "bun"}
+	// yarn and pnpm refuse to work where another one is named.
+	if m, ok := find(func(name string) bool { return named == "" || name != "yarn" && name != "pnpm" }); ok {
+		return m
 	}
-	return manager{name: "npm"}
+	if named == "" && s.set.Framework == "bun" {
+		named = "bun"
+	}
+	return manager{name: cmp.Or(named, "npm"), version: version, new: modern}
 }
 
 var pnpmFormat = regexp.MustCompile(`(?m)^lockfileVersion:\s*['"]?([0-9]+)`)
@@ -63,6 +88,23 @@ func pnpmOf(lock string) string {
 		return map[string]string{"5": "7", "6": "8"}[m[1]]
 	}
 	return ""
+}
+
+var pnpmBuilds = regexp.MustCompile(`BuiltDependencies|allowBuilds`)
+
+// choosesBuilds reports whether the project says which packages pnpm builds, which it does
+// since version 10.
+func (s *source) choosesBuilds() bool {
+	for dir := s.dir; ; dir = path.Dir(dir) {
+		for _, file := range []string{"package.json", "pnpm-workspace.yaml"} {
+			if pnpmBuilds.MatchString(readFile(s.repo, path.Join(dir, file))) {
+				return true
+			}
+		}
+		if dir == "." {
+			return false
+		}
+	}
 }
 
 // isWorkspace reports whether a directory's packages are installed together.
@@ -85,15 +127,19 @@ func (m manager) runtime() string {
 // install is the command that installs what the lock file says, or without one what
 // package.json does. Build tools are dev dependencies: they come in any case.
 func (m manager) install() string {
+	flags := " --prod=false" // pnpm's
+	if m.builds {
+		flags += " --config.dangerously-allow-all-builds=true"
+	}
 	switch {
 	case m.name == "npm" && m.lock != "":
 		return "npm ci"
 	case m.name == "npm":
 		return "npm install"
 	case m.name == "pnpm" && m.lock != "":
-		return "pnpm install --frozen-lockfile --prod=false"
+		return "pnpm install --frozen-lockfile" + flags
 	case m.name == "pnpm":
-		return "pnpm install --prod=false"
+		return "pnpm install" + flags
 	case m.name == "yarn" && m.new && m.lock != "":
 		return "yarn install --immutable"
 	case m.name == "yarn" && !m.new && m.lock != "":

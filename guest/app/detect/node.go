@@ -66,15 +66,15 @@ func node(s *source) (Result, bool, error) {
 	}
 	if m.name != "npm" && m.name != "bun" {
 		t := s.tool(m.name)
-		if named, version, _ := strings.Cut(p.PackageManager, "@"); t.Version == "" && named == m.name {
-			version, _, _ = strings.Cut(version, "+") // a checksum
-			if validVersion.MatchString(version) {
-				t = Tool{Name: m.name, Version: version, From: "package.json"}
-			}
+		if t.Version == "" && validVersion.MatchString(m.version) {
+			t = Tool{Name: m.name, Version: m.version, From: "package.json"}
 		}
 		if t.Version == "" && m.reads != "" {
 			t = Tool{Name: m.name, Version: m.reads, From: m.lock}
 		}
+		// Where nothing names a version, the project may be one of pnpm 9, whose lock file
+		// has the same format.
+		m.builds = m.name == "pnpm" && t.Version == "" && !s.choosesBuilds()
 		r.Tools = append(r.Tools, t)
 	}
 	if len(p.Dependencies)+len(p.DevDependencies) > 0 || m.lock != "" || p.Workspaces {
@@ -89,6 +89,10 @@ func node(s *source) (Result, bool, error) {
 		r.Plan.Framework = "bun"
 	}
 	switch {
+	case p.Scripts["build"] != "" && s.needsTurbo(p):
+		// All variables are there for the build, as for any other, not only those that
+		// turbo.json lists. What was built before may have been built with others.
+		r.Plan.BuildCommand = "turbo run build --force --env-mode=loose"
 	case p.Scripts["build"] != "":
 		r.Plan.BuildCommand = m.run("build")
 	case f.build != "":
@@ -96,6 +100,31 @@ func node(s *source) (Result, bool, error) {
 	}
 	s.serve(&r, p, f, m)
 	return r, true, nil
+}
+
+var turboBuild = regexp.MustCompile(`"build"\s*:`)
+
+// needsTurbo reports whether packages of the repository have to be built before the app,
+// by Turborepo, which builds the app after them.
+func (s *source) needsTurbo(p packageJSON) bool {
+	if s.dir == "." || !isWorkspace(s.repo, ".") || strings.Contains(p.Scripts["build"], "turbo") {
+		return false
+	}
+	root, err := parsePackage(readFile(s.repo, "package.json"))
+	if err != nil || !root.dependsOn("turbo") || root.PackageManager == "" { // it refuses to work without
+		return false
+	}
+	if !turboBuild.MatchString(readFile(s.repo, "turbo.json") + readFile(s.repo, "turbo.jsonc")) {
+		return false
+	}
+	for _, versions := range []map[string]string{p.Dependencies, p.DevDependencies} {
+		for _, v := range versions {
+			if v == "*" || strings.HasPrefix(v, "workspace:") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // framework returns the first that package.json depends on, or what the setting says.

@@ -145,7 +145,7 @@ func (s *source) requirementLines() (lines []string) {
 
 func (s *source) pythonInstall() string {
 	switch {
-	case s.has("uv.lock"):
+	case s.has("uv.lock"), s.has("pyproject.toml") && s.uvMember():
 		return "pip install uv && uv sync --frozen --active"
 	case s.has("poetry.lock"):
 		return poetryInstall
@@ -166,6 +166,26 @@ func (s *source) pythonInstall() string {
 	}
 	// It is no package: pip would make one of its directories, and refuse if there are two.
 	return "pip install uv && uv pip install -r pyproject.toml"
+}
+
+// uvMember reports whether the app is in a workspace of uv, which has one lock file at its
+// root. pip knows no workspaces: it would look for their packages at the registry.
+func (s *source) uvMember() bool {
+	for dir := s.dir; dir != "."; {
+		dir = path.Dir(dir)
+		workspace := tomlTable(readFile(s.repo, path.Join(dir, "pyproject.toml")), "tool.uv.workspace")
+		app := strings.TrimPrefix(s.dir, dir+"/")
+		has := func(list string) bool {
+			return slices.ContainsFunc(tomlStrings(workspace[list]), func(pattern string) bool {
+				ok, _ := path.Match(path.Clean(pattern), app)
+				return ok
+			})
+		}
+		if has("members") && !has("exclude") {
+			return isFile(s.repo, path.Join(dir, "uv.lock"))
+		}
+	}
+	return false
 }
 
 const poetryInstall = "pip install poetry && poetry install --no-root --no-interaction"
@@ -241,7 +261,7 @@ var object = regexp.MustCompile(`(?m)^([A-Za-z_][A-Za-z0-9_]*)\s*(?::\s*[A-Za-z0
 
 // pythonObject finds the module that makes an object of a class, and the object's name.
 func (s *source) pythonObject(class string) (module, name, file string) {
-	for _, file := range programs {
+	for _, file := range append(slices.Clone(programs), s.packages()...) {
 		text := s.read(file)
 		for _, m := range object.FindAllStringSubmatch(text, -1) {
 			if m[2] == class {
@@ -256,6 +276,18 @@ func (s *source) pythonObject(class string) (module, name, file string) {
 		return moduleOf(file), "app", file
 	}
 	return "app", "app", ""
+}
+
+// packages are the programs of packages that have the project's own name.
+func (s *source) packages() (files []string) {
+	for _, pattern := range []string{"*/__init__.py", "*/main.py", "*/app.py"} {
+		for _, file := range s.glob(pattern) {
+			if dir := path.Dir(file); dir != "tests" && dir != "test" && dir != "examples" {
+				files = append(files, file)
+			}
+		}
+	}
+	return files
 }
 
 func moduleOf(file string) string {

@@ -34,6 +34,7 @@ func (s *Site) Close() error { return s.root.Close() }
 const (
 	index    = "index.html"
 	notFound = "404.html"
+	found    = "200.html" // of a program that reads the path itself, beside pages that are there
 )
 
 // ServeHTTP implements http.Handler.
@@ -43,6 +44,9 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		return
 	}
+	// Without it browsers take what they have for a part of the file's age, and a redirect
+	// for ever: a page would come with the style sheet of an earlier deployment.
+	w.Header().Set("Cache-Control", "public, max-age=0, must-revalidate")
 	name, ok := clean(r.URL.Path)
 	if !ok {
 		s.missing(w, r, name)
@@ -101,8 +105,9 @@ func (s *Site) isFile(name string) bool {
 
 // missing answers for what is not there.
 func (s *Site) missing(w http.ResponseWriter, r *http.Request, name string) {
-	// What has a file's name is asked for by a page, which would take index.html for it.
-	if s.spa && path.Ext(name) == "" && s.serve(w, r, index, http.StatusOK) {
+	// What has a file's name may be asked for by a page, which would take index.html for it.
+	isPage := name == "." || path.Ext(name) == "" || strings.Contains(r.Header.Get("Accept"), "text/html")
+	if isPage && (s.spa && s.serve(w, r, index, http.StatusOK) || s.serve(w, r, found, http.StatusOK)) {
 		return
 	}
 	if s.serve(w, r, notFound, http.StatusNotFound) {
@@ -139,9 +144,6 @@ func (s *Site) serve(w http.ResponseWriter, r *http.Request, name string, status
 		w = &withStatus{w, status}
 	} else {
 		w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, st.ModTime().UnixNano(), st.Size()))
-	}
-	if path.Ext(name) == ".html" {
-		w.Header().Set("Cache-Control", "public, max-age=0, must-revalidate")
 	}
 	http.ServeContent(w, r, path.Base(name), st.ModTime(), f)
 	return true

@@ -1,6 +1,7 @@
 package static
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -69,6 +70,10 @@ func TestASite(t *testing.T) {
 		if strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("%q tells the secret", target)
 		}
+		// The next deployment may have another file there, or a directory.
+		if got := w.Header().Get("Cache-Control"); got != "public, max-age=0, must-revalidate" && w.Code != http.StatusNotFound {
+			t.Errorf("%q: Cache-Control: %q", target, got)
+		}
 	}
 	if w := ask(s, http.MethodPost, "/"); w.Code != http.StatusMethodNotAllowed {
 		t.Error(w.Code)
@@ -95,6 +100,15 @@ func TestWhatIsNotThere(t *testing.T) {
 			t.Errorf("%s: %d %q", target, w.Code, w.Body)
 		}
 	}
+	const browser = "text/html,application/xhtml+xml,*/*;q=0.8"
+	for target, accept := range map[string]string{ // by what asks
+		"/users/john.doe": browser, "/v1.2": browser, "/app.js": "*/*", "/a.png": "image/avif,image/webp,*/*",
+	} {
+		w := ask(s, http.MethodGet, target, "Accept", accept)
+		if page := w.Body.String() == "home"; page != (accept == browser) {
+			t.Errorf("%s: %d %q", target, w.Code, w.Body)
+		}
+	}
 	s = site(t, false)
 	if err := s.root.WriteFile("404.html", []byte("nothing here"), 0o600); err != nil {
 		t.Fatal(err)
@@ -102,6 +116,17 @@ func TestWhatIsNotThere(t *testing.T) {
 	w := ask(s, http.MethodGet, "/none", "Range", "bytes=0-1")
 	if w.Code != http.StatusNotFound || w.Body.String() != "nothing here" || w.Header().Get("ETag") != "" {
 		t.Errorf("%d %q %v", w.Code, w.Body, w.Header())
+	}
+	if err := s.root.WriteFile("200.html", []byte("program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.root.Remove(index); err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{"/": "200 program", "/users/7": "200 program", "/none.js": "404 nothing here", "/about": "200 about"} {
+		if w := ask(s, http.MethodGet, target); fmt.Sprint(w.Code, " ", w.Body) != want {
+			t.Errorf("%s: %d %q, want %s", target, w.Code, w.Body, want)
+		}
 	}
 }
 
