@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,10 @@ type Config struct {
 	Peers      []string `env:"BERTH_PEERS"`       // id=host:port of the cluster's first members; default: from replica.json
 	TLSCert    string   `env:"BERTH_TLS_CERT"`    // of the public API; empty: plain HTTP
 	TLSKey     string   `env:"BERTH_TLS_KEY"`
+
+	// TrustedProxies are the networks of balancers that may say by X-Forwarded-For whom they
+	// pass a request on for.
+	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES"`
 
 	AdminToken  string `env:"BERTH_ADMIN_TOKEN"`
 	JWTKey      string `env:"BERTH_JWT_HS256_KEY"`
@@ -171,7 +176,8 @@ type replica struct {
 	node      *pki.Node
 	ca        *pki.CA
 	id        string
-	advertise string       // of the peer port
+	advertise string // of the peer port
+	proxies   []netip.Prefix
 	members   []pki.Member // the cluster's first members; empty: wait to be added
 }
 
@@ -236,7 +242,18 @@ func (c *Config) load() (replica, error) {
 	if c.AdminToken != "" && len(c.AdminToken) < 16 {
 		return replica{}, fmt.Errorf("BERTH_ADMIN_TOKEN has %d characters, want at least 16", len(c.AdminToken))
 	}
-	return c.identity()
+	r, err := c.identity()
+	if err != nil {
+		return replica{}, err
+	}
+	for _, s := range c.TrustedProxies {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return replica{}, fmt.Errorf("BERTH_TRUSTED_PROXIES: %q is no network, such as 10.0.0.0/24", s)
+		}
+		r.proxies = append(r.proxies, p)
+	}
+	return r, nil
 }
 
 // leastRaftTimeout is the least that the Raft library accepts.

@@ -84,6 +84,7 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{"volumes too small for a file system", func(c *Config) { c.VolumeMaxMB = 15 }, "BERTH_VOLUME_MAX_MB"},
 		{"a default volume too small for one", func(c *Config) { c.VolumeSizeMB = 1 }, "BERTH_VOLUME_SIZE_MB"},
 		{"more children than can be forked", func(c *Config) { c.ForkMax = 17 }, "BERTH_FORK_MAX"},
+		{"proxies that are no networks", func(c *Config) { c.TrustedProxies = []string{"10.0.0.0/24", "10.0.1.1"} }, "BERTH_TRUSTED_PROXIES"},
 		{"request ids shorter than our own", func(c *Config) { c.MaxRequestID = 23 }, "BERTH_REQUEST_ID_MAX"},
 		{"request ids that hosts drop", func(c *Config) { c.MaxRequestID = 201 }, "BERTH_REQUEST_ID_MAX"},
 		{"fewer children than none", func(c *Config) { c.ForkMax = -1 }, "BERTH_FORK_MAX"},

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-cloud/berth/controlplane/domain"
 	"github.com/berth-cloud/berth/controlplane/edge"
 	"github.com/berth-cloud/berth/controlplane/httpapi"
-	"github.com/berth-cloud/berth/controlplane/peer"
 	"github.com/berth-cloud/berth/controlplane/stall"
 )
 
@@ -204,7 +203,7 @@ func (s *Server) openDomainPorts() {
 
 // serveDomain serves the port of domains, at which there is nothing else.
 func (s *Server) serveDomain(w http.ResponseWriter, r *http.Request) {
-	peer.StripMarks(r)
+	s.arrive(r)
 	if s.edge.Misdirected(r) {
 		s.edge.RefuseMisdirected(w, r)
 		return
@@ -215,7 +214,7 @@ func (s *Server) serveDomain(w http.ResponseWriter, r *http.Request) {
 // servePlain serves the port without TLS: it answers ACME servers, and sends everybody
 // else to the same page by TLS. A domain that can have no TLS is served here.
 func (s *Server) servePlain(w http.ResponseWriter, r *http.Request) {
-	peer.StripMarks(r)
+	s.arrive(r)
 	if s.answerChallenge(w, r) {
 		return
 	}

@@ -493,7 +493,7 @@ func (s *Server) assemble() error {
 	front := s.forwarder(routes, func(c *forward.Config) { c.AnyReplica, c.Repeatable = table.AnyReplica, table.Repeatable })
 	outside := s.withEdge(front)
 	s.publicAPI = httpapi.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer.StripMarks(r)
+		s.arrive(r)
 		if peer.Internal(r) {
 			routes.ServeHTTP(w, r) // answers 404: these paths exist only on the peer port
 			return
@@ -515,6 +515,13 @@ func (s *Server) assemble() error {
 		Trusted:   s.trusted,
 	}), s.log)
 	return nil
+}
+
+// arrive makes a request of a public port one that is from nobody but a client, at that
+// client's address.
+func (s *Server) arrive(r *http.Request) {
+	peer.StripMarks(r)
+	r.RemoteAddr = peer.ClientAddr(r, s.me.proxies)
 }
 
 func (s *Server) forwarder(local http.Handler, change ...func(*forward.Config)) http.Handler {

@@ -79,6 +79,8 @@ const settingsHelp = `Settings are environment variables; serve also takes those
   BERTH_TLS_CERT, BERTH_TLS_KEY
                             PEM files for the public API (default: plain HTTP); like those below
                             read again when they change
+  BERTH_TRUSTED_PROXIES     networks of balancers whose X-Forwarded-For says whom a request is from,
+                            comma-separated, e.g. 10.0.0.0/24 (default: none)
   BERTH_ADMIN_TOKEN         operator's bearer token, at least 16 characters (default: certificates only)
   BERTH_OIDC_ISSUERS        issuers whose JWTs are accepted, comma-separated, each with an audience:
                             https://login.example.com=berth (default: none)

@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -182,8 +183,8 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 		if st.LastAt.IsZero() && !last.LastRestorable.IsZero() { // its host has yet to look
 			out.LagSeconds = max(0, s.core.Clock().Sub(last.LastRestorable).Seconds())
 		}
-		if st.Error != "" {
-			out.Error = &st.Error
+		if why := cmp.Or(st.Error, notBackedUp(st)); why != "" {
+			out.Error = &why
 		}
 	}
 	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)

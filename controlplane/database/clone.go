@@ -86,6 +86,10 @@ func (s *Databases) clone(ctx context.Context, c core.Caller, id string, in api.
 		if err := found.whole(); err != nil {
 			return api.Database{}, err
 		}
+		if s.lacking(from, found, status, data.Switch) {
+			data.Hint = lackHint(found.info.LastLSN, found.end)
+			d.Error = data.Hint
+		}
 	}
 	return s.begin(ctx, c, d, data, s.cfg.RestoreDeadline, i, keyID, func(tx *raftstore.Tx) error {
 		now, err := Owned(tx, c, id)
@@ -99,6 +103,26 @@ func (s *Databases) clone(ctx context.Context, c core.Caller, id string, in api.
 		}
 		return stillThere(now, found.archive)
 	})
+}
+
+// lacking reports whether a clone of the latest from an archive may lack what its source
+// wrote: the source has failed with writes that are not archived, or runs and its archive
+// does not go on.
+func (s *Databases) lacking(from *record.Database, found origin, status api.DatabaseStatus, runs bool) bool {
+	fact, ok := s.heard.fact(from.ID, from.SandboxID)
+	a := &fact.state.Archive
+	switch {
+	case status == api.DatabaseFailed:
+		return !ok || a.LastAt.IsZero() || a.LagSeconds > 0 || found.archive != from.Archive().Name
+	case runs:
+		return !a.FailingSince.IsZero()
+	}
+	return false
+}
+
+// lackHint says from when on a clone may lack what its source wrote.
+func lackHint(lsn string, end time.Time) string {
+	return fmt.Sprintf("it is restored from its source's archive, which ends at LSN %s, %s; what its source wrote after that may be missing", lsn, api.Time{Time: end})
 }
 
 // inherited returns the label of a clone that was given none: the source's label, cut to
@@ -152,7 +176,7 @@ var switchTimeout = timescale.Limit(30 * time.Second)
 
 // switchWAL makes a running source archive everything it has written, because only
 // archived data is restored. If the host fails to, the flow goes on with what is
-// archived.
+// archived, and a clone says so.
 func (f *Flows) switchWAL(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	var data provision
 	_, ok, err := step(run, &data)
@@ -183,6 +207,16 @@ func (f *Flows) switchWAL(ctx context.Context, run flow.Run) (flow.Commit, error
 			return nil, err
 		case err != nil:
 			f.Logger.InfoContext(ctx, "database did not archive its latest WAL, what is archived is restored", "database_id", from.ID, "error", err)
+		}
+		if run.Flow.Kind == KindCreate {
+			data.Hint = ""
+			if a := from.Archive(); err != nil && a != nil {
+				lsn, end := a.LastLSN, a.LastRestorable
+				if fact, ok := f.heard.fact(from.ID, box.ID); ok {
+					lsn, end = fact.state.Archive.LastLSN, fact.state.Archive.LastRestorable
+				}
+				data.Hint = lackHint(lsn, end)
+			}
 		}
 	}
 	return going(flow.Goto(next, data)), nil

@@ -1,6 +1,7 @@
 package database_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/database"
 	"github.com/berth-cloud/berth/controlplane/flow"
+	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
 	"github.com/berth-cloud/berth/guest/pgapi"
@@ -187,6 +189,102 @@ func TestClonesOfWhatDoesNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.becomes(clone.ID, api.DatabaseRunning)
+}
+
+// A clone from an archive that does not go on says so in its answer and while it is made,
+// unless its source archives the rest after all.
+func TestACloneOfWhatIsNotArchived(t *testing.T) {
+	big := api.Database4G
+	for name, c := range map[string]struct {
+		failing, refused bool // the archive, and the archiving of what is left
+		said, told       bool // in the answer, and then
+	}{
+		"it fails":                   {failing: true, refused: true, said: true, told: true},
+		"it fails for a while":       {failing: true, said: true},
+		"it fails from then on":      {refused: true, told: true},
+		"it has archived everything": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 3, 1, nil)
+			d := r.running()
+			end := time.Now().Add(-3 * time.Minute).UTC().Truncate(time.Millisecond)
+			r.archived(d.ID, time.Now().Add(-time.Hour), end)
+			box, h := r.box(d.ID)
+			if c.failing {
+				h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) { s.Archive.FailingSince = end })
+				testcluster.Await(t, "the news", func() bool {
+					a, err := r.databases().Archive(t.Context(), caller, d.ID)
+					return err == nil && a.FailingSince != nil
+				})
+			}
+			h.SetFault(func(_ context.Context, call fakehost.Call) error {
+				if call.Op == "database.switch" && c.refused {
+					return &hostapi.Error{Code: hostapi.CodeDatabaseBusy, Message: "database is busy"}
+				}
+				return nil
+			})
+			h.SlowDatabases(true)
+			clone, err := r.clone(d.ID, api.CloneDatabase{Size: &big})
+			if err != nil {
+				t.Fatal(err)
+			}
+			hint := func(want bool) string {
+				if !want {
+					return ""
+				}
+				return "it is restored from its source's archive, which ends at LSN 0/5000060, " + api.Time{Time: end}.String() + "; what its source wrote after that may be missing"
+			}
+			if want := hint(c.said); clone.Error != want {
+				t.Errorf("the answer says %q, want %q", clone.Error, want)
+			}
+			want := strings.TrimPrefix(hint(c.told)+"; PostgreSQL does not serve yet: not yet", "; ")
+			testcluster.Await(t, "its sandbox", func() bool {
+				_, ok := h.DatabaseSpec(r.row(clone.ID).SandboxID)
+				return ok
+			})
+			made, _ := r.box(clone.ID)
+			h.ChangeDatabase(made.ID, func(s *hostapi.DatabaseState) { s.Error = "not yet" })
+			var now api.Database
+			testcluster.Await(t, "its progress", func() bool {
+				now, err = r.get(clone.ID)
+				return err == nil && strings.HasSuffix(now.Error, "not yet")
+			})
+			if now.Error != want {
+				t.Errorf("while it is made: %q, want %q", now.Error, want)
+			}
+			h.ChangeDatabase(made.ID, func(s *hostapi.DatabaseState) { s.State, s.Ready, s.Error = pgapi.StateReady, true, "" })
+			if now := r.becomes(clone.ID, api.DatabaseRunning); now.Error != "" {
+				t.Errorf("%+v", now)
+			}
+		})
+	}
+}
+
+// A clone of a failed database may lack what its lost host has not archived.
+func TestACloneOfAFailedDatabase(t *testing.T) {
+	for name, c := range map[string]struct {
+		lag  float64
+		want bool
+	}{"all was archived": {0, false}, "some was not": {12, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 3, 2, nil)
+			d := r.origin()
+			box, h := r.box(d.ID)
+			h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) { s.Archive.LagSeconds = c.lag })
+			testcluster.Await(t, "the news", func() bool {
+				a, err := r.databases().Archive(t.Context(), caller, d.ID)
+				return err == nil && a.LagSeconds == c.lag
+			})
+			h.Silence(true)
+			r.becomes(d.ID, api.DatabaseFailed)
+			clone := r.cloned(d.ID)
+			if got := strings.HasSuffix(clone.Error, "; what its source wrote after that may be missing"); got != c.want {
+				t.Errorf("the answer says %q", clone.Error)
+			}
+		})
+	}
 }
 
 // A source cannot be deleted while it is being cloned. The clone can be deleted at any

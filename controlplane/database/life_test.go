@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -491,6 +492,19 @@ func TestArchiveFacts(t *testing.T) {
 	a, err = r.databases().Archive(t.Context(), caller, d.ID)
 	if err != nil || *a.Error != "bucket is away" || !a.FailingSince.Equal(last) || *a.LastArchivedLSN != "0/6000000" {
 		t.Errorf("%+v, %v", a, err)
+	}
+	// Base backups that fail are told of an archive that goes on.
+	h.ChangeDatabase(box.ID, func(s *hostapi.DatabaseState) {
+		s.Archive.FailingSince, s.Archive.Error = time.Time{}, ""
+		s.Archive.BackupsFailingSince, s.Archive.BackupError = last, hostapi.ArchiveCauseUncopied
+	})
+	testcluster.Await(t, "base backups that fail", func() bool {
+		a, err = r.databases().Archive(t.Context(), caller, d.ID)
+		return err == nil && a.FailingSince == nil
+	})
+	want := fmt.Sprintf("no base backup of it could be made since %s: %s", api.Time{Time: last}, hostapi.ArchiveCauseUncopied)
+	if a.Error == nil || *a.Error != want {
+		t.Errorf("%+v, want the error %q", a, want)
 	}
 	// The row changes rarely, however often the host is heard.
 	before := r.row(d.ID).ModifyIndex

@@ -30,14 +30,14 @@ func saying(run flow.Run, data provision, what string, next flow.Next) flow.Comm
 // hintEnd is between the message about lost writes and what follows it.
 const hintEnd = "; "
 
-// text returns what a database's row says while the database is made. In a failover the
-// message about lost writes comes first.
+// text returns what a database's row says while the database is made. The message about
+// writes that it lacks comes first.
 func (p provision) text(d *record.Database, what string) string {
 	switch {
-	case d.Status != record.DatabaseRestoring:
-		return what
-	case p.Hint == "": // begun by a leader of an earlier version
+	case p.Hint == "" && d.Status == record.DatabaseRestoring: // begun by a leader of an earlier version
 		return d.Error
+	case p.Hint == "":
+		return what
 	case what == "":
 		return p.Hint
 	}

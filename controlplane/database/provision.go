@@ -57,7 +57,7 @@ type provision struct {
 	Switch bool `json:"switch,omitempty"` // the source runs, and can archive its latest WAL first
 	Lost   bool `json:"lost,omitempty"`   // a host was lost during provisioning
 
-	Hint string `json:"hint,omitempty"` // of a failover: which writes it loses
+	Hint string `json:"hint,omitempty"` // which writes are not in the archive: a failover loses them, a clone lacks them
 
 	Before string `json:"before,omitempty"` // the host that it was on; any other host with room is preferred
 

@@ -50,8 +50,9 @@ func unwell(s hostapi.DatabaseState) string {
 	return ""
 }
 
-// behind returns why what was committed lately may be lost with the host: the archive has
-// not gone on for longer than it may trail; "" if it keeps up.
+// behind returns why what was committed lately may be lost with the host, or in time with
+// the last base backup: the archive has not gone on for longer than it may trail, or base
+// backups fail; "" if it keeps up.
 func behind(a hostapi.ArchiveState, most time.Duration, now time.Time) string {
 	lag := time.Duration(a.LagSeconds * float64(time.Second)).Round(time.Second)
 	switch {
@@ -59,8 +60,18 @@ func behind(a hostapi.ArchiveState, most time.Duration, now time.Time) string {
 		return fmt.Sprintf("its archive has not gone on since %s: %s", api.Time{Time: a.FailingSince}, cmp.Or(a.Error, hostapi.ArchiveCauseWaiting))
 	case lag > 2*most:
 		return fmt.Sprintf("its archive trails its writes by %d seconds", int(lag.Seconds()))
+	case !a.BackupsFailingSince.IsZero() && now.Sub(a.BackupsFailingSince) > most:
+		return notBackedUp(a)
 	}
 	return ""
+}
+
+// notBackedUp returns why no base backup can be made; "" if none has failed.
+func notBackedUp(a hostapi.ArchiveState) string {
+	if a.BackupsFailingSince.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("no base backup of it could be made since %s: %s", api.Time{Time: a.BackupsFailingSince}, a.BackupError)
 }
 
 // reasonOf returns what to tell a database's owner about an error.

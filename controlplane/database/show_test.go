@@ -101,6 +101,13 @@ func TestWhatIsSaidOfADatabaseThatRuns(t *testing.T) {
 		"its archive has just failed": {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{FailingSince: time.Now(), LagSeconds: 30}}, time.Now()}, ""},
 		"its archive trails":          {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{LagSeconds: 121.4}}, time.Now()}, "its archive trails its writes by 121 seconds"},
 		"its archive keeps up":        {fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{LagSeconds: 61}}, time.Now()}, ""},
+		"no base backup can be made": {
+			fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{BackupsFailingSince: stopped, BackupError: hostapi.ArchiveCauseUncopied}}, time.Now()},
+			"no base backup of it could be made since 2026-11-20T13:05:09.000Z: " + hostapi.ArchiveCauseUncopied,
+		},
+		"its base backup has just failed": {
+			fact{box, since, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{BackupsFailingSince: time.Now(), BackupError: hostapi.ArchiveCauseUncopied}}, time.Now()}, "",
+		},
 		"its archive failed before it woke": {
 			fact{box, since - 1, hostapi.DatabaseState{Ready: true, Archive: hostapi.ArchiveState{FailingSince: stopped, LagSeconds: 300}}, time.Now()}, "",
 		},

@@ -67,6 +67,7 @@ func (a *agent) backUp(ctx context.Context) {
 			notBefore = a.cfg.Now().Add(retry.next)
 			retry.next = min(2*retry.next, retry.last)
 			if !a.fenced(err) {
+				a.db.facts.notBackedUp(err)
 				a.cfg.Log.Error("a base backup failed, it is tried again", "sandbox_id", a.id, "error", err)
 			}
 			continue
@@ -157,7 +158,11 @@ func (a *agent) copyBase(ctx context.Context, began time.Time, leave func()) (ho
 	id := began.UTC().Format("20060102t150405z") + fmt.Sprintf("-%09d", began.Nanosecond())
 	return a.db.archive.PutBackup(ctx, id, began, func(w io.Writer) (pgapi.BackupInfo, error) {
 		c := &copied{w: progress{w, stall}, most: 2*int64(a.diskMB)<<20 + slack, began: time.Now()}
-		return a.client.Backup(ctx, pgapi.Backup{Label: id, MaxRateK: backupRateK}, c)
+		info, err := a.client.Backup(ctx, pgapi.Backup{Label: id, MaxRateK: backupRateK}, c)
+		if err != nil && !c.refused {
+			err = &copyFault{err}
+		}
+		return info, err
 	})
 }
 
@@ -169,6 +174,7 @@ type copied struct {
 
 	bytes   int64
 	storing time.Duration // of the time since then, the bucket's
+	refused bool          // the bucket took no more
 }
 
 // Write implements io.Writer.
@@ -183,6 +189,7 @@ func (c *copied) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
 	c.bytes += int64(n)
 	c.storing += time.Since(now)
+	c.refused = c.refused || err != nil
 	return n, err
 }
 

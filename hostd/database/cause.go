@@ -23,7 +23,10 @@ func cause(err error) string {
 	}
 	_, network := errors.AsType[net.Error](err)
 	_, guest := errors.AsType[*guestFault](err)
+	_, backup := errors.AsType[*copyFault](err)
 	switch {
+	case backup:
+		return hostapi.ArchiveCauseUncopied
 	case guest, errors.Is(err, pgarchive.ErrCut), errors.Is(err, pgarchive.ErrInvalid):
 		return hostapi.ArchiveCauseUnread
 	case errors.Is(err, errFull):
@@ -40,6 +43,11 @@ func cause(err error) string {
 type guestFault struct{ error }
 
 func (e *guestFault) Unwrap() error { return e.error }
+
+// copyFault is an error of a guest that sends a base backup, and not of the bucket.
+type copyFault struct{ error }
+
+func (e *copyFault) Unwrap() error { return e.error }
 
 // fromGuest reads what a guest sends, which may wait for it for so long in all.
 type fromGuest struct {

@@ -131,6 +131,49 @@ func TestADamagedObjectDoesNotEndTheArchive(t *testing.T) {
 	}
 }
 
+// PostgreSQL breaks a base backup off where a page's checksum is another. Its owner is told
+// until one is made, and not that the bucket were to blame.
+func TestADamagedPageIsSaidUntilABaseBackupIsMade(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	g := live(t, h, idA, one)
+	page := filepath.Join(g.cfg.Postgres.Data(), g.sql(t, "CREATE TABLE t AS SELECT 1 AS x; SELECT pg_relation_filepath('t')"))
+	must(t, second(h.Switch(t.Context(), idA))) // it writes the page
+	flip := func() {
+		t.Helper()
+		raw, err := os.ReadFile(page)
+		must(t, err)
+		raw[len(raw)-1] ^= 1
+		must(t, os.WriteFile(page, raw, 0o600))
+	}
+	flip()
+	must(t, h.Backup(idA))
+	st := h.await(t, idA, "told to have no base backup", func(st *hostapi.DatabaseState) bool { return !st.Archive.BackupsFailingSince.IsZero() })
+	if a := st.Archive; a.BackupError != hostapi.ArchiveCauseUncopied || !a.FailingSince.IsZero() || a.Error != "" {
+		t.Errorf("archive = %+v", a)
+	}
+	flip()
+	must(t, h.Backup(idA))
+	h.await(t, idA, "backed up", func(st *hostapi.DatabaseState) bool {
+		return st.Archive.BackupsFailingSince.IsZero() && st.Archive.BackupError == "" && st.Archive.BaseBackups == 2
+	})
+}
+
+// The bucket is to blame for a base backup that it does not take.
+func TestABucketThatTakesNoBaseBackup(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	live(t, h, idA, one)
+	h.bucket.mu.Lock()
+	h.bucket.full = true
+	h.bucket.mu.Unlock()
+	must(t, h.Backup(idA))
+	st := h.await(t, idA, "told to have no base backup", func(st *hostapi.DatabaseState) bool { return !st.Archive.BackupsFailingSince.IsZero() })
+	if st.Archive.BackupError != hostapi.ArchiveCauseRefused {
+		t.Errorf("archive = %+v", st.Archive)
+	}
+}
+
 func TestOtherWALUnderAFilesNameStays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

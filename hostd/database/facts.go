@@ -30,6 +30,8 @@ type facts struct {
 	damaged time.Time     // when that was found first
 	failing time.Time     // since when nothing can be stored
 	failure string        // hostapi.ArchiveCause…
+	unsaved time.Time     // since when base backups fail
+	fault   string        // hostapi.ArchiveCause…, of the last of them
 	want    chan struct{} // capacity 1: the archive is to be listed
 
 	made hostapi.BaseBackup // the last that was made here: a listing may be older
@@ -130,7 +132,18 @@ func (f *facts) backedUp(b hostapi.BaseBackup) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.made = b
+	f.unsaved, f.fault = time.Time{}, ""
 	f.relist()
+}
+
+// notBackedUp notes a base backup that failed.
+func (f *facts) notBackedUp(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.unsaved.IsZero() {
+		f.unsaved = f.now()
+	}
+	f.fault = cause(err)
 }
 
 // lastBackup is the base backup that finished last.
@@ -252,7 +265,7 @@ func (f *facts) state() hostapi.ArchiveState {
 	defer f.mu.Unlock()
 	s := hostapi.ArchiveState{
 		BaseBackups: len(f.info.BaseBackups), FirstRestorable: f.info.FirstRestorable, LastRestorable: f.info.LastRestorable,
-		SizeBytes: f.info.SizeBytes, FailingSince: f.failing, Error: f.failure,
+		SizeBytes: f.info.SizeBytes, FailingSince: f.failing, Error: f.failure, BackupsFailingSince: f.unsaved, BackupError: f.fault,
 	}
 	if n := len(f.info.BaseBackups); n > 0 {
 		s.LastBackupAt = f.info.BaseBackups[n-1].FinishedAt

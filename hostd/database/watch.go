@@ -137,7 +137,7 @@ func (a *agent) tell() {
 // words, too.
 func (a *agent) state() hostapi.DatabaseState {
 	out := a.known()
-	shorten(maxText, &out.Error, &out.Archive.Error)
+	shorten(maxText, &out.Error, &out.Archive.Error, &out.Archive.BackupError)
 	if out.Restore != nil {
 		shorten(maxText, &out.Restore.Error)
 	}

@@ -2,6 +2,7 @@ package database
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,7 @@ type faulty struct {
 	bucket.Bucket
 	mu   sync.Mutex
 	away bool
+	full bool // it takes nothing
 }
 
 func (f *faulty) set(away bool) {
@@ -82,8 +84,11 @@ func (f *faulty) try() error {
 func (f *faulty) Passing(error) bool { return false }
 
 func (f *faulty) Create(ctx context.Context, key string, content []byte) error {
-	if err := f.try(); err != nil {
-		return err
+	f.mu.Lock()
+	full := f.full
+	f.mu.Unlock()
+	if err := f.try(); err != nil || full {
+		return cmp.Or(err, errAway)
 	}
 	return f.Bucket.Create(ctx, key, content)
 }

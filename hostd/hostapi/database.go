@@ -119,6 +119,9 @@ type ArchiveState struct {
 	FirstRestorable time.Time `json:"first_restorable,omitzero"`
 	LastRestorable  time.Time `json:"last_restorable,omitzero"`
 	SizeBytes       int64     `json:"size_bytes"` // in the bucket
+
+	BackupsFailingSince time.Time `json:"backups_failing_since,omitzero"` // zero once a base backup is made
+	BackupError         string    `json:"backup_error,omitempty"`         // as Error, of the last that failed
 }
 
 // CauseMute is what DatabaseState.Error says of a guest that cannot be asked.
@@ -133,6 +136,7 @@ const (
 	ArchiveCauseDamaged  = "an object of the archive is missing or damaged"
 	ArchiveCauseConflict = "the archive has other WAL under the name that the next has: nothing is archived until a failover begins another archive"
 	ArchiveCauseUnread   = "the database's guest does not hand over its WAL"
+	ArchiveCauseUncopied = "PostgreSQL does not hand over all of its data, its log may say why"
 	ArchiveCauseWaiting  = "WAL waits in the database's guest"
 	ArchiveCauseFenced   = "another incarnation of the database has taken over: nothing is archived any more"
 )

@@ -26,8 +26,9 @@ import (
 //
 // Version 2 adds entries of several records that change at once. Version 3 adds
 // the cluster that a term is of, and exclusive records: who does not know them
-// would obey the leaders of a cluster that is over.
-const Format = 3
+// would obey the leaders of a cluster that is over. Version 4 adds records without
+// the env that they had before.
+const Format = 4
 
 const (
 	rewriteAt = 1 << 20 // bytes: a longer journal is rewritten to its state
@@ -47,6 +48,7 @@ type header struct {
 // entry is one change; exactly one kind of it is set.
 type entry struct {
 	Box       *Record    `json:"box,omitempty"`
+	SameEnv   bool       `json:"same_env,omitempty"` // Box has the env that it had before
 	Boxes     []Record   `json:"boxes,omitempty"`
 	Forget    string     `json:"forget,omitempty"`
 	Bury      string     `json:"bury,omitempty"`

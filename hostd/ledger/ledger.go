@@ -216,18 +216,40 @@ func (l *Ledger) CheckTerm(cluster string, term uint64) (news bool, err error) {
 
 // write has e on disk, and shown, when it returns nil.
 func (l *Ledger) write(e entry) error {
-	line, err := encode(e)
+	line, err := encode(l.short(e))
 	if err != nil {
 		return err
 	}
 	return l.writer.do(&change{entry: e, line: line})
 }
 
+// short returns an entry as it is written: without a record's env where the journal has
+// the same. An env may have a megabyte, and a box changes often; its changes come one
+// after the other.
+func (l *Ledger) short(e entry) entry {
+	if e.Box == nil || len(e.Box.Env) == 0 {
+		return e
+	}
+	l.mu.Lock()
+	before := l.state.boxes[e.Box.ID].Env
+	l.mu.Unlock()
+	if !maps.Equal(before, e.Box.Env) {
+		return e
+	}
+	r := *e.Box
+	r.Env = nil
+	return entry{Box: &r, SameEnv: true}
+}
+
 // apply is the one place where an entry changes the state, at open and later.
 func (s *state) apply(e entry) error {
 	switch {
 	case e.Box != nil:
-		s.boxes[e.Box.ID] = *e.Box
+		r := *e.Box
+		if e.SameEnv {
+			r.Env = s.boxes[r.ID].Env
+		}
+		s.boxes[r.ID] = r
 	case len(e.Boxes) > 0:
 		for _, r := range e.Boxes {
 			s.boxes[r.ID] = r

@@ -24,7 +24,7 @@ func ptr(i int) *int { return &i }
 
 // goldenPath is the file of the current format; older ones are never written
 // again.
-const goldenPath = "testdata/ledger-v3"
+const goldenPath = "testdata/ledger-v4"
 
 // goldenV1 is what testdata/ledger-v1 holds, for ever.
 var goldenV1 = []ledger.Record{
@@ -57,7 +57,7 @@ var goldenV2 = []ledger.Record{
 	},
 }
 
-// golden is what goldenPath holds.
+// golden is what goldenPath holds, and testdata/ledger-v3 for ever.
 var golden = append(slices.Clone(goldenV2), ledger.Record{
 	ID: "gggggggggggggggggggggggggg", Generation: 1, State: ledger.Running, Seq: 2, WorkspaceID: "ws1", Template: "base", BuildID: "b1",
 	Boot: ledger.BootRestore, Slot: 4, CreatedAt: when(8), Exclusive: true,
@@ -68,6 +68,7 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 		_ = os.Remove(goldenPath)
 		l := open(t, goldenPath)
 		for _, r := range golden[:2] {
+			must(t, l.Put(r))
 			must(t, l.Put(r))
 		}
 		must(t, l.PutAll(golden[2:]...))
@@ -80,7 +81,7 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 		must(t, l.Close())
 		must(t, os.Remove(goldenPath+".lock"))
 	}
-	for path, want := range map[string][]ledger.Record{"testdata/ledger-v1": goldenV1, "testdata/ledger-v2": goldenV2, goldenPath: golden} {
+	for path, want := range map[string][]ledger.Record{"testdata/ledger-v1": goldenV1, "testdata/ledger-v2": goldenV2, "testdata/ledger-v3": golden, goldenPath: golden} {
 		raw, err := os.ReadFile(path)
 		must(t, err)
 		l := open(t, write(t, string(raw)))
@@ -91,7 +92,7 @@ func TestGoldenFileOfEveryFormatIsRead(t *testing.T) {
 			t.Errorf("%s: tombstone = %d, want 9", path, got)
 		}
 		wantCluster := ""
-		if path == goldenPath {
+		if path == goldenPath || path == "testdata/ledger-v3" {
 			wantCluster = "two"
 		}
 		if cluster, got := l.Term(); got != 17 || cluster != wantCluster {
@@ -196,7 +197,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a header cut short":           {write(t, string(golden[:12])), "h1", ledger.ErrCorrupt},
 		"zeros":                        {write(t, strings.Repeat("\x00", 4096)), "h1", ledger.ErrCorrupt},
 		"an entry of an unknown kind":  {write(t, strings.SplitAfter(string(golden), "\n")[0]+"297bd0aa {}\n"), "h1", ledger.ErrCorrupt},
-		"a newer format":               {write(t, "f5a015f4 {\"format\":4,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
+		"a newer format":               {write(t, "a1a740b2 {\"format\":5,\"host\":\"h1\"}\n"), "h1", ledger.ErrNewerFormat},
 		"another daemon's file":        {held, "h1", ledger.ErrInUse},
 		"another host's file":          {write(t, string(golden)), "h2", ledger.ErrOtherHost},
 	} {
@@ -245,9 +246,9 @@ func TestTheJournalStaysSmall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := open(t, path)
 	r := golden[0]
-	r.Env = map[string]string{"BIG": strings.Repeat("x", 100<<10)}
 	for i := range 60 {
 		r.Generation = uint64(i)
+		r.Env = map[string]string{"BIG": strings.Repeat(string(rune('A'+i)), 100<<10)}
 		must(t, l.Put(r))
 	}
 	fi, err := os.Stat(path)
@@ -258,6 +259,48 @@ func TestTheJournalStaysSmall(t *testing.T) {
 	must(t, l.Close())
 	if got, _ := open(t, path).Get(r.ID); got.Generation != 59 {
 		t.Errorf("generation = %d, want the last one", got.Generation)
+	}
+}
+
+// A full disk has room for thousands of changes, also of boxes with a large env.
+func TestAnEnvIsWrittenOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger")
+	l := open(t, path)
+	r := golden[0]
+	r.Env = map[string]string{"BIG": strings.Repeat("x", 1<<20)}
+	grown := func(most int64) {
+		t.Helper()
+		fi, err := os.Stat(path)
+		must(t, err)
+		before := fi.Size()
+		for range 3 {
+			r.Generation++
+			must(t, l.Put(r))
+		}
+		fi, err = os.Stat(path)
+		must(t, err)
+		if n := fi.Size() - before; n > most {
+			t.Errorf("three changes take %d bytes, want at most %d", n, most)
+		}
+	}
+	grown(1<<20 + 4<<10)
+	must(t, l.Close())
+	l = open(t, path)
+	grown(4 << 10)
+	must(t, l.Close())
+	l = open(t, path)
+	got, _ := l.Get(r.ID)
+	if diff := cmp.Diff(r, got); diff != "" {
+		t.Errorf("the record differs (-want +got):\n%s", diff)
+	}
+	// Another of its name, or another env, has its own.
+	must(t, l.Forget(r.ID))
+	grown(1<<20 + 4<<10)
+	r.Env = map[string]string{"BIG": strings.Repeat("y", 1<<20)}
+	must(t, l.Put(r))
+	must(t, l.Close())
+	if got, _ := open(t, path).Get(r.ID); got.Env["BIG"] != r.Env["BIG"] {
+		t.Errorf("the env has %d bytes", len(got.Env["BIG"]))
 	}
 }
 
