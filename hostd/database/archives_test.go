@@ -158,7 +158,7 @@ func TestARestoreAtTheEdgeOfTheRetentionOutlivesAPrune(t *testing.T) {
 		prune()
 		must(t, a.Backup(t.Context(), base.ID, io.Discard))
 		must(t, third(a.WAL(t.Context(), pgapi.SegmentName(1, parseLSN(base.StopLSN).segment()))))
-		after(time.Hour)
+		after(restoreTime)
 		prune()
 		if err := a.Backup(t.Context(), base.ID, io.Discard); !errors.Is(err, pgarchive.ErrNothing) {
 			t.Errorf("nobody needs it any more: %v", err)

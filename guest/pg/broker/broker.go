@@ -112,8 +112,9 @@ func (b *Broker) acquire(ctx context.Context) (*session, error) {
 	select {
 	case b.slots <- struct{}{}:
 	case <-wait.Done():
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+		// A statement whose own time is over before it has a session did not run.
+		if err := context.Cause(ctx); err != nil && !errors.Is(err, errTimeout) {
+			return nil, err
 		}
 		return nil, errTooMany
 	}

@@ -414,15 +414,17 @@ func TestSessionsAreBounded(t *testing.T) {
 	for range maxSessions {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.url+pgapi.PathQuery, strings.NewReader(q("SELECT pg_sleep(3600)")))
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.url+pgapi.PathQuery, strings.NewReader(`{"sql":"SELECT pg_sleep(3600)","timeout_seconds":600}`))
 			if resp, err := http.DefaultClient.Do(req); err == nil {
 				resp.Body.Close()
 			}
 		}()
 	}
 	pgtest.Await(t, "all sessions in use", func() bool { return s.Busy() == maxSessions })
-	if status, body := s.post(t, pgapi.PathQuery, q("SELECT 1")); status != 503 || !strings.Contains(body, pgapi.CodeTooManyCall) {
-		t.Errorf("%d %s", status, body)
+	for _, ask := range []string{q("SELECT 1"), `{"sql":"SELECT 1","timeout_seconds":0.05}`} {
+		if status, body := s.post(t, pgapi.PathQuery, ask); status != 503 || !strings.Contains(body, pgapi.CodeTooManyCall) {
+			t.Errorf("%s: %d %s", ask, status, body)
+		}
 	}
 	cancel()
 	for range maxSessions {
