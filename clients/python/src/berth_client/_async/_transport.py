@@ -103,6 +103,7 @@ class AsyncTransport:
                     str(url.copy_with(scheme=scheme)),
                     additional_headers=self.config.headers(call),
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
+                    ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
                     compression=None,
                 )
