@@ -10,7 +10,7 @@ import * as berth from "../src/index.js";
 import { messages } from "../src/sse.js";
 import { Transport } from "../src/transport.js";
 import { collect } from "../src/types.js";
-import { connectPlatform } from "../src/websocket.js";
+import { connect, connectPlatform } from "../src/websocket.js";
 import { Fake, refusing, SANDBOX, sockets, type Answer } from "./fake.js";
 
 let fake: Fake;
@@ -427,6 +427,17 @@ test("a command with open input", async () => {
     failing.signal("INT");
     await assert.rejects(all(failing), { message: "agent unreachable" });
     failing.close();
+  } finally {
+    server.stop();
+  }
+});
+
+test("a socket whose other end is silent ends", async () => {
+  const server = await sockets();
+  try {
+    const silent = await connect(`${server.url.replace("http", "ws")}/exec/pty`, "k", 0.05);
+    await assert.rejects(silent.receive(5), { message: "the connection was closed: the service is silent" });
+    assert.throws(() => silent.send("x"), berth.StreamBroken);
   } finally {
     server.stop();
   }
