@@ -96,8 +96,9 @@ func (a *API) requireUpgrade(c *gin.Context, id string) error {
 type socket struct {
 	ws    *websocket.Conn
 	ctx   context.Context
-	limit int64       // of a message from the client, in bytes
-	busy  atomic.Bool // a client's message is being passed on, so nobody reads pongs
+	limit int64        // of a message from the client, in bytes
+	busy  atomic.Bool  // a client's message is being passed on, so nobody reads pongs
+	heard atomic.Int64 // grows with what the client sends
 	admit func(bytes int64) (release func(), err error)
 }
 
@@ -129,6 +130,7 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 	if err != nil {
 		return kind, nil, nil, err
 	}
+	r = io.TeeReader(r, hearing{s})
 	data, err = io.ReadAll(io.LimitReader(r, freeInput+1))
 	if err != nil || len(data) <= freeInput {
 		return kind, data, func() {}, err
@@ -147,6 +149,15 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 		release, err = s.hold(inputCopies*int64(len(data)), late)
 	}
 	return kind, data, release, err
+}
+
+// hearing notes that the client sends.
+type hearing struct{ s *socket }
+
+// Write implements io.Writer.
+func (h hearing) Write(p []byte) (int, error) {
+	h.s.heard.Add(1)
+	return len(p), nil
 }
 
 // discard reads the rest of a message. If a connection is closed with unread data,
@@ -232,7 +243,8 @@ func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, d
 	}
 }
 
-// keepAlive closes the connection of a client that is gone without closing it.
+// keepAlive closes the connection of a client that is gone without closing it. One that
+// sends is there: its pong comes after its message, which takes long over a slow line.
 func (s *socket) keepAlive(ctx context.Context) {
 	tick := time.NewTicker(socketPingEvery)
 	defer tick.Stop()
@@ -245,10 +257,11 @@ func (s *socket) keepAlive(ctx context.Context) {
 		if s.busy.Load() {
 			continue // it waits for its own input to be read
 		}
+		heard := s.heard.Load()
 		pctx, cancel := context.WithTimeout(ctx, socketPongIn)
 		err := s.ws.Ping(pctx)
 		cancel()
-		if err != nil && !s.busy.Load() {
+		if err != nil && !s.busy.Load() && s.heard.Load() == heard {
 			_ = s.ws.CloseNow()
 			return
 		}

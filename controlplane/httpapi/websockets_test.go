@@ -299,6 +299,34 @@ func TestSilentWebSockets(t *testing.T) {
 			conn.Close()
 		})
 	})
+	t.Run("no pong before the end of a message", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			go func() {
+				for {
+					if _, err := in.ReadByte(); err != nil { // pings
+						return
+					}
+				}
+			}()
+			const parts = 10
+			head := []byte{0x82, 0xfe, 0, 0, 0, 0, 0, 0} // a binary frame, masked by zeros
+			binary.BigEndian.PutUint16(head[2:], parts*1000)
+			if _, err := conn.Write(head); err != nil {
+				t.Fatal(err)
+			}
+			for range parts {
+				time.Sleep(socketPongIn / 2)
+				if _, err := conn.Write(make([]byte, 1000)); err != nil {
+					t.Fatalf("a client that sends was taken for gone: %v", err)
+				}
+			}
+			if got := <-p.input; len(got) != len("stdin ")+parts*1000 {
+				t.Errorf("%d bytes came", len(got))
+			}
+			conn.Close()
+		})
+	})
 	t.Run("nothing is taken", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p, conn, _ := open(t, "pty")
