@@ -197,6 +197,17 @@ def test_following_gives_up_on_a_service_that_stays_away(fake: Fake, sandbox: Sa
         list(sandbox.follow_events())
 
 
+def test_a_quiet_stream_that_was_alive_counts_as_a_connection(fake: Fake, sandbox: Sandbox) -> None:
+    cuts = [Answer(chunks=[b": ping\n\n"], cut=True) for _ in range(6)]
+    fake.say(*cuts, Answer(chunks=[sse("ev", event(1, "sandbox.deleted"))]))
+    assert len(list(sandbox.follow_events())) == 1
+
+    fake.say(Answer(200, COMMAND))
+    command = sandbox.commands.get("cmd-1")
+    fake.say(*[a for cut in cuts for a in (cut, Answer(200, SANDBOX))], Answer(chunks=[sse("exit", {"exit_code": 3})]))
+    assert list(command.follow()) == [Exit(3)]
+
+
 def test_logs(fake: Fake, sandbox: Sandbox) -> None:
     fake.say(Answer(body="héllo\n".encode()))
     assert sandbox.logs(stream="console", tail=3) == "héllo\n"

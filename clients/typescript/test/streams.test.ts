@@ -198,6 +198,18 @@ test("following ends when the sandbox is gone, and gives up on a service that st
   await assert.rejects(all(sandbox.followEvents()), { message: "agent unreachable: the stream broke off" });
 });
 
+test("a quiet stream that was alive counts as a connection", async () => {
+  const cut: Answer = { chunks: [": ping\n\n"], cut: true };
+  const cuts = Array<Answer>(6).fill(cut);
+  fake.say(...cuts, { chunks: [sse("ev", event(1, "sandbox.deleted"))] });
+  assert.equal((await all(sandbox.followEvents())).length, 1);
+
+  fake.say({ json: command });
+  const one = await sandbox.commands.get("cmd-1");
+  fake.say(...cuts.flatMap((c) => [c, { json: SANDBOX }]), { chunks: [sse("exit", { exit_code: 3 })] });
+  assert.equal((await all(one.follow())).length, 1);
+});
+
 test("logs", async () => {
   fake.say({ body: "héllo\n" });
   assert.equal(await sandbox.logs({ stream: "console", tail: 3 }), "héllo\n");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -85,9 +85,11 @@ class AsyncTransport:
         finally:
             await response.aclose()
 
-    async def messages(self, response: httpx.Response) -> AsyncIterator[Message]:
-        """The server-sent events of an answer."""
-        decoder = Decoder()
+    async def messages(
+        self, response: httpx.Response, ping: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[Message]:
+        """The server-sent events of an answer. Each comment calls ping."""
+        decoder = Decoder(ping)
         async for chunk in response.aiter_bytes():
             for message in decoder.feed(chunk):
                 yield message
