@@ -67,8 +67,7 @@ export class Connection {
 
 /**
  * Seconds in which nothing comes, not even one of the pings that the service sends every
- * 20, before a connection is ended: the other end may be gone without a word. The service
- * sends none while a command is slow to take its input.
+ * 20, before a connection is ended: the other end may be gone without a word.
  */
 const SILENCE = 300;
 
