@@ -30,8 +30,9 @@ is written ID:/path. A destination that ends in / is a directory; the copy keeps
 its name in it. "-" stands for stdin or stdout.
 
 A file appears when all of it has been copied: an interrupted copy leaves the
-former file in place. Directories are copied with their contents, and links as
-links; the sandbox needs tar for that.`,
+former file in place. Directories are copied with their contents, and links in them
+as links; the sandbox needs tar for that. A link that is named itself stands for what
+it leads to.`,
 		Example: `  berth cp report.csv $id:/root/
   berth cp $id:/var/log/app.log .
   berth cp ./src $id:/app/src
@@ -264,8 +265,28 @@ func writeTar(w io.Writer, dir string) error {
 	return errors.Join(err, tw.Close())
 }
 
+// maxLinks is how many links Linux follows.
+const maxLinks = 40
+
+// statTarget describes what a path leads to: StatFile describes a link itself.
+func statTarget(ctx context.Context, c *api.Client, p place) (*api.FileStat, error) {
+	at := path.Clean(p.path)
+	for range maxLinks {
+		st, err := c.StatFile(ctx, p.id, at)
+		if err != nil || st.Type != api.FileSymlink {
+			return st, err
+		}
+		if path.IsAbs(st.Target) {
+			at = path.Clean(st.Target)
+		} else {
+			at = path.Join(path.Dir(at), st.Target)
+		}
+	}
+	return nil, fmt.Errorf("%s: too many levels of symbolic links", p.path)
+}
+
 func (a *app) download(ctx context.Context, c *api.Client, from place, to string) error {
-	st, err := c.StatFile(ctx, from.id, from.path)
+	st, err := statTarget(ctx, c, from)
 	if err != nil {
 		return err
 	}

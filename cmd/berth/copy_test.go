@@ -140,6 +140,39 @@ func TestACopyThatTarInTheSandboxRefusesSaysWhy(t *testing.T) {
 	}
 }
 
+func TestALinkStandsForWhatItLeadsTo(t *testing.T) {
+	entries := map[string]api.FileStat{
+		"/app/current": {Type: api.FileSymlink, Mode: "0777", Target: "../srv/releases/2"}, "/srv/releases/2": {Type: api.FileDir, Mode: "0755"},
+		"/etc/a": {Type: api.FileSymlink, Mode: "0777", Target: "/etc/b"}, "/etc/b": {Type: api.FileSymlink, Mode: "0777", Target: "c"}, "/etc/c": {Type: api.FileRegular, Mode: "0600"},
+		"/loop": {Type: api.FileSymlink, Mode: "0777", Target: "loop"},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		st, ok := entries[r.URL.Query().Get("path")]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if err := json.NewEncoder(w).Encode(st); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(server.Close)
+	c, err := api.NewClient(nil, "k", server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	for path, want := range map[string]string{"/app/current/": "dir 0755", "/etc/a": "file 0600", "/etc/c": "file 0600"} {
+		st, err := statTarget(t.Context(), c, place{"k7m2qz4xw3v5n6a2j7p4t5r6sa", path})
+		if err != nil || string(st.Type)+" "+st.Mode != want {
+			t.Errorf("%s: %+v, %v, want %s", path, st, err, want)
+		}
+	}
+	if _, err := statTarget(t.Context(), c, place{"k7m2qz4xw3v5n6a2j7p4t5r6sa", "/loop"}); err == nil || !strings.Contains(err.Error(), "too many levels") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestALineThatContinuesSaysSo(t *testing.T) {
 	var b bytes.Buffer
 	a := &app{json: true, stdout: &b}

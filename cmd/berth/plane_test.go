@@ -270,12 +270,14 @@ func (p planeFiles) Write(_ context.Context, _ core.Caller, _, path, mode string
 }
 
 func (p planeFiles) Stat(_ context.Context, _ core.Caller, _, path string) (api.FileStat, error) {
-	st, err := os.Stat(p.at(path))
+	st, err := os.Lstat(p.at(path))
 	if err != nil {
 		return api.FileStat{}, &apierror.Error{Code: apierror.ENotFound, Message: "no such file or directory"}
 	}
+	target, _ := os.Readlink(p.at(path)) // "" for what is no link
+	kind := map[os.FileMode]api.FileType{os.ModeDir: api.FileDir, os.ModeSymlink: api.FileSymlink, 0: api.FileRegular}[st.Mode().Type()]
 	return api.FileStat{
-		Path: path, Name: filepath.Base(path), Type: map[bool]api.FileType{true: "dir", false: "file"}[st.IsDir()], SizeBytes: st.Size(),
+		Path: path, Name: filepath.Base(path), Type: kind, SizeBytes: st.Size(), Target: target,
 		Mode: fmt.Sprintf("%04o", st.Mode().Perm()), ModifiedAt: api.Time{Time: st.ModTime()},
 	}, nil
 }

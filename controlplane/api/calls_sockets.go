@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -18,8 +19,31 @@ import (
 // JSON, and messages of language servers.
 const maxMessage = 16 << 20
 
+// socketSilence is how long nothing may come, not even one of the pings that the service
+// sends every 20 seconds: the other end may be gone without a word.
+const socketSilence = 5 * time.Minute
+
+// socket is a WebSocket to the service.
+type socket struct {
+	*websocket.Conn
+	silence *time.Timer // while Read waits
+}
+
+// Read waits for the next message.
+func (s *socket) Read(ctx context.Context) (websocket.MessageType, []byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.silence = time.AfterFunc(socketSilence, func() { cancel(errSilent) })
+	defer s.silence.Stop()
+	kind, data, err := s.Conn.Read(ctx)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
+		err = cause
+	}
+	return kind, data, err
+}
+
 // dial opens a WebSocket to the first replica that answers.
-func (c *Client) dial(ctx context.Context, query url.Values, segments ...string) (*websocket.Conn, error) {
+func (c *Client) dial(ctx context.Context, query url.Values, segments ...string) (*socket, error) {
 	first := int(c.last.Load())
 	header := http.Header{}
 	if c.Token != "" {
@@ -38,11 +62,19 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 		if len(query) > 0 {
 			target += "?" + query.Encode()
 		}
-		ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: header})
+		s := &socket{}
+		ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{
+			HTTPClient: c.http, HTTPHeader: header,
+			OnPingReceived: func(context.Context, []byte) bool {
+				s.silence.Reset(socketSilence) // pings are read by Read
+				return true
+			},
+		})
 		if err == nil {
+			s.Conn = ws
 			ws.SetReadLimit(maxMessage)
 			c.last.Store(uint32(at))
-			return ws, nil
+			return s, nil
 		}
 		failure = withoutPath(err, c.urls[at])
 		if resp != nil && resp.StatusCode >= http.StatusBadRequest {
@@ -62,7 +94,7 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 // Terminal is a program on a pseudo-terminal of a sandbox. Read returns its output,
 // and io.EOF after it has ended.
 type Terminal struct {
-	ws   *websocket.Conn
+	ws   *socket
 	ctx  context.Context
 	stop context.CancelFunc
 	left []byte
@@ -163,7 +195,7 @@ func (t *Terminal) Close() error {
 // Session is a command in a sandbox whose input is open. Only one goroutine may call
 // Next at a time; it is safe to call the other methods meanwhile.
 type Session struct {
-	ws    *websocket.Conn
+	ws    *socket
 	ctx   context.Context
 	stop  context.CancelFunc
 	write sync.Mutex
@@ -239,7 +271,7 @@ func (s *Session) Close() error {
 
 // LanguageServer is a language server of a sandbox.
 type LanguageServer struct {
-	ws   *websocket.Conn
+	ws   *socket
 	ctx  context.Context
 	stop context.CancelFunc
 }
@@ -279,7 +311,7 @@ func (l *LanguageServer) Close() error {
 	return nil
 }
 
-func sendFrame(ctx context.Context, ws *websocket.Conn, f Frame) error {
+func sendFrame(ctx context.Context, ws *socket, f Frame) error {
 	raw, err := encode(f)
 	if err != nil {
 		return fmt.Errorf("encode frame: %w", err)

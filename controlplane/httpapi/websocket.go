@@ -24,7 +24,8 @@ import (
 // Limits of a WebSocket.
 const (
 	socketPingEvery = 20 * time.Second
-	socketPongIn    = 20 * time.Second
+	socketPongIn    = stallTimeout
+	slowPongIn      = 5 * time.Minute  // behind output that a client reads slowly
 	firstFrameIn    = 30 * time.Second // for the request of exec/ws to arrive
 	maxFrame        = 1 << 20          // message from a client, in bytes
 	messageTimeout  = 5 * time.Minute  // for a large message to arrive and to be passed on
@@ -96,15 +97,21 @@ func (a *API) requireUpgrade(c *gin.Context, id string) error {
 type socket struct {
 	ws    *websocket.Conn
 	ctx   context.Context
-	limit int64       // of a message from the client, in bytes
-	busy  atomic.Bool // a client's message is being passed on, so nobody reads pongs
+	limit int64        // of a message from the client, in bytes
+	busy  atomic.Bool  // a client's message is being passed on, so nobody reads pongs
+	heard atomic.Int64 // grows with what the client sends
+	sent  atomic.Int64 // messages to the client
 	admit func(bytes int64) (release func(), err error)
 }
 
 // accept upgrades the request. After it, errors are frames and close codes.
 func (a *API) accept(c *gin.Context) (*socket, error) {
+	s := &socket{ctx: c.Request.Context(), limit: maxFrame, admit: func(bytes int64) (func(), error) {
+		return a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), bytes)
+	}}
 	ws, err := websocket.Accept(c.Writer, c.Request, &websocket.AcceptOptions{
-		Subprotocols: []string{subprotocol},
+		Subprotocols:   []string{subprotocol},
+		OnPongReceived: func(context.Context, []byte) { s.heard.Add(1) }, // late ones too
 		// Any origin may connect: there is no cookie that browsers would send by
 		// themselves.
 		InsecureSkipVerify: true,
@@ -113,10 +120,7 @@ func (a *API) accept(c *gin.Context) (*socket, error) {
 		// The library has answered: the handshake was malformed.
 		return nil, errAnswered
 	}
-	s := &socket{ws: ws, ctx: c.Request.Context(), admit: func(bytes int64) (func(), error) {
-		return a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), bytes)
-	}}
-	s.limit = maxFrame
+	s.ws = ws
 	ws.SetReadLimit(-1) // receive enforces the limit
 	return s, nil
 }
@@ -129,6 +133,7 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 	if err != nil {
 		return kind, nil, nil, err
 	}
+	r = io.TeeReader(r, hearing{s})
 	data, err = io.ReadAll(io.LimitReader(r, freeInput+1))
 	if err != nil || len(data) <= freeInput {
 		return kind, data, func() {}, err
@@ -147,6 +152,15 @@ func (s *socket) receive(ctx context.Context, late func()) (kind websocket.Messa
 		release, err = s.hold(inputCopies*int64(len(data)), late)
 	}
 	return kind, data, release, err
+}
+
+// hearing notes that the client sends.
+type hearing struct{ s *socket }
+
+// Write implements io.Writer.
+func (h hearing) Write(p []byte) (int, error) {
+	h.s.heard.Add(1)
+	return len(p), nil
 }
 
 // discard reads the rest of a message. If a connection is closed with unread data,
@@ -232,23 +246,28 @@ func (s *socket) read(ctx context.Context, in func(kind websocket.MessageType, d
 	}
 }
 
-// keepAlive closes the connection of a client that is gone without closing it.
+// keepAlive closes the connection of a client that is gone without closing it. One that
+// sends is there: its pong comes after its message, which takes long over a slow line.
+// One that is sent output may have yet to read what came before the ping; if it reads
+// nothing, write fails.
 func (s *socket) keepAlive(ctx context.Context) {
 	tick := time.NewTicker(socketPingEvery)
 	defer tick.Stop()
+	alive := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if s.busy.Load() {
-			continue // it waits for its own input to be read
-		}
+		busy, heard, sent := s.busy.Load(), s.heard.Load(), s.sent.Load()
 		pctx, cancel := context.WithTimeout(ctx, socketPongIn)
-		err := s.ws.Ping(pctx)
+		err := s.ws.Ping(pctx) // also of a busy one, whose client waits for pings
 		cancel()
-		if err != nil && !s.busy.Load() {
+		switch {
+		case err == nil, busy, s.busy.Load(), s.heard.Load() != heard:
+			alive = time.Now()
+		case s.sent.Load() == sent, time.Since(alive) > slowPongIn:
 			_ = s.ws.CloseNow()
 			return
 		}
@@ -259,7 +278,11 @@ func (s *socket) keepAlive(ctx context.Context) {
 func (s *socket) write(kind websocket.MessageType, data []byte) error {
 	ctx, cancel := context.WithTimeout(s.ctx, stallTimeout)
 	defer cancel()
-	return s.ws.Write(ctx, kind, data)
+	err := s.ws.Write(ctx, kind, data)
+	if err == nil {
+		s.sent.Add(1)
+	}
+	return err
 }
 
 func (s *socket) send(f api.Frame) error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,8 +260,26 @@ func serverFrame(t *testing.T, r *bufio.Reader) (opcode byte, payload []byte) {
 	return head[0] & 0x0f, payload
 }
 
+// skipFrame reads a frame of any length up to 64 KiB.
+func skipFrame(r *bufio.Reader) (opcode byte, err error) {
+	head := make([]byte, 2)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return 0, err
+	}
+	n := int(head[1] & 0x7f)
+	if n == 126 {
+		long := make([]byte, 2)
+		if _, err := io.ReadFull(r, long); err != nil {
+			return 0, err
+		}
+		n = int(binary.BigEndian.Uint16(long))
+	}
+	_, err = r.Discard(n)
+	return head[0] & 0x0f, err
+}
+
 // TestSilentWebSockets: a client that sends no request, one that answers no
-// ping, and one that takes nothing.
+// ping or late, one whose input is not taken, and one that takes nothing.
 func TestSilentWebSockets(t *testing.T) {
 	open := func(t *testing.T, path string) (*fakeProcess, net.Conn, *bufio.Reader) {
 		r, p := newRig(t), newProcess()
@@ -297,6 +316,100 @@ func TestSilentWebSockets(t *testing.T) {
 				t.Errorf("ended after %s", took)
 			}
 			conn.Close()
+		})
+	})
+	t.Run("no pong before the end of a message", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			go func() {
+				for {
+					if _, err := in.ReadByte(); err != nil { // pings
+						return
+					}
+				}
+			}()
+			const parts = 10
+			head := []byte{0x82, 0xfe, 0, 0, 0, 0, 0, 0} // a binary frame, masked by zeros
+			binary.BigEndian.PutUint16(head[2:], parts*1000)
+			if _, err := conn.Write(head); err != nil {
+				t.Fatal(err)
+			}
+			for range parts {
+				time.Sleep(socketPongIn / 2)
+				if _, err := conn.Write(make([]byte, 1000)); err != nil {
+					t.Fatalf("a client that sends was taken for gone: %v", err)
+				}
+			}
+			if got := <-p.input; len(got) != len("stdin ")+parts*1000 {
+				t.Errorf("%d bytes came", len(got))
+			}
+			conn.Close()
+		})
+	})
+	t.Run("pongs behind what is read slowly", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			buffered := make(chan byte, 100) // opcodes of what the network holds
+			var client sync.WaitGroup
+			client.Go(func() {
+				defer close(buffered)
+				for {
+					op, err := skipFrame(in)
+					if err != nil {
+						return
+					}
+					buffered <- op
+				}
+			})
+			client.Go(func() {
+				for op := range buffered {
+					if op == 9 {
+						_, _ = conn.Write([]byte{0x8a, 0x80, 0, 0, 0, 0})
+						continue
+					}
+					time.Sleep(time.Second)
+				}
+			})
+			for start := time.Now(); time.Since(start) < 2*slowPongIn; {
+				if !p.write("stdout", make([]byte, 1000)) {
+					t.Errorf("a client that reads was taken for gone after %s", time.Since(start))
+					break
+				}
+			}
+			conn.Close()
+			client.Wait()
+		})
+	})
+	t.Run("no pong, but output", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			go io.Copy(io.Discard, in) // the network takes all of it
+			for start := time.Now(); p.write("stdout", []byte("x")); time.Sleep(time.Second) {
+				if time.Since(start) > slowPongIn+socketPingEvery+socketPongIn {
+					t.Fatal("a client that is gone was not found")
+				}
+			}
+			conn.Close()
+		})
+	})
+	t.Run("pings while input is not taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p, conn, in := open(t, "pty")
+			for range cap(p.input) + 1 { // the last one waits
+				if _, err := conn.Write([]byte{0x82, 0x81, 0, 0, 0, 0, 'x'}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(time.Hour))
+			for range 20 {
+				if op, err := skipFrame(in); op != 9 || err != nil {
+					t.Fatalf("opcode %d, %v", op, err)
+				}
+			}
+			conn.Close()
+			for range cap(p.input) + 1 {
+				<-p.input
+			}
 		})
 	})
 	t.Run("nothing is taken", func(t *testing.T) {

@@ -15,6 +15,7 @@ from websockets.sync.server import ServerConnection, serve
 
 import berth_client as berth
 from berth_client import AsyncBerth, Berth, Exit, Gap, Sandbox, Stderr, Stdout
+from berth_client._core import READ_TIMEOUT
 from berth_client._sse import Decoder
 
 from .fake import SANDBOX, Answer, Asked, Fake
@@ -194,6 +195,17 @@ def test_following_gives_up_on_a_service_that_stays_away(fake: Fake, sandbox: Sa
     fake.say(Answer(chunks=[sse("error", {"error": "agent unreachable", "detail": "the stream broke off"})]))
     with pytest.raises(berth.StreamBroken, match="agent unreachable: the stream broke off"):
         list(sandbox.follow_events())
+
+
+def test_a_quiet_stream_that_was_alive_counts_as_a_connection(fake: Fake, sandbox: Sandbox) -> None:
+    cuts = [Answer(chunks=[b": ping\n\n"], cut=True) for _ in range(6)]
+    fake.say(*cuts, Answer(chunks=[sse("ev", event(1, "sandbox.deleted"))]))
+    assert len(list(sandbox.follow_events())) == 1
+
+    fake.say(Answer(200, COMMAND))
+    command = sandbox.commands.get("cmd-1")
+    fake.say(*[a for cut in cuts for a in (cut, Answer(200, SANDBOX))], Answer(chunks=[sse("exit", {"exit_code": 3})]))
+    assert list(command.follow()) == [Exit(3)]
 
 
 def test_logs(fake: Fake, sandbox: Sandbox) -> None:
@@ -399,6 +411,24 @@ def sockets() -> Iterator[Sandbox]:
             yield Sandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
         server.shutdown()
         thread.join()
+
+
+def test_input_may_wait_for_a_slow_command() -> None:
+    # While the service passes input on, it reads no further, and answers no ping: the
+    # default of websockets, 20 seconds, would end the command.
+    async def of_async(url: str) -> float | None:
+        async with AsyncBerth(url, "k", retries=0) as client:
+            found = berth.AsyncSandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+            async with found.process("psql") as process:
+                await process.close_stdin()
+                assert [type(piece) async for piece in process] == [Stdout, Exit]
+                return process._open.ping_timeout
+
+    with sockets() as sandbox, sandbox.process("psql") as process:
+        process.close_stdin()
+        assert [type(piece) for piece in process] == [Stdout, Exit]
+        assert process._open.ping_timeout == READ_TIMEOUT
+        assert asyncio.run(of_async(sandbox._transport.config.urls[0])) == READ_TIMEOUT
 
 
 def test_a_terminal() -> None:

@@ -7,8 +7,8 @@ export interface Message {
   json: Record<string, unknown>;
 }
 
-/** The events in an answer's body. Leaving the loop closes the answer. */
-export async function* messages(body: AsyncIterable<Uint8Array>): AsyncGenerator<Message> {
+/** The events in an answer's body. Each comment, such as a ping, calls alive. Leaving the loop closes the answer. */
+export async function* messages(body: AsyncIterable<Uint8Array>, alive: () => void = () => undefined): AsyncGenerator<Message> {
   const decoder = new TextDecoder();
   let rest = "";
   let event = "";
@@ -28,12 +28,14 @@ export async function* messages(body: AsyncIterable<Uint8Array>): AsyncGenerator
         continue;
       }
       const at = line.indexOf(":");
-      const name = at < 0 ? line : line.slice(0, at); // empty for a comment, such as a ping
+      const name = at < 0 ? line : line.slice(0, at);
       const value = at < 0 ? "" : line.slice(line[at + 1] === " " ? at + 2 : at + 1);
       if (name === "event") {
         event = value;
       } else if (name === "data") {
         data.push(value);
+      } else if (name === "") {
+        alive();
       }
     }
   }

@@ -29,8 +29,8 @@ export async function* bytes(response: Response): AsyncGenerator<Uint8Array> {
   }
 }
 
-async function* open(transport: Transport, call: Stream): AsyncGenerator<Message> {
-  for await (const message of messages(bytes(await transport.stream(call)))) {
+async function* open(transport: Transport, call: Stream, alive?: () => void): AsyncGenerator<Message> {
+  for await (const message of messages(bytes(await transport.stream(call)), alive)) {
     if (message.event === "error") {
       throw new StreamBroken(said(message.json));
     }
@@ -53,8 +53,8 @@ export async function* execOutput(transport: Transport, id: string, body: m.Exec
 }
 
 /** What a detached command has written since an offset. */
-export async function* commandOutput(transport: Transport, call: Stream): AsyncGenerator<CommandOutput> {
-  for await (const message of open(transport, call)) {
+export async function* commandOutput(transport: Transport, call: Stream, alive?: () => void): AsyncGenerator<CommandOutput> {
+  for await (const message of open(transport, call, alive)) {
     const output = commandOutputOf(message.event, message.json);
     if (output !== undefined) {
       yield output;
@@ -70,9 +70,11 @@ export async function* commandOutput(transport: Transport, call: Stream): AsyncG
  * the sandbox was stopped: to follow again would wake it.
  */
 export async function* commandFeed(transport: Transport, id: string, command: string, since: number): AsyncGenerator<CommandOutput> {
-  for (let failures = 0; ; ) {
+  let failures = 0;
+  const alive = (): void => void (failures = 0);
+  for (;;) {
     try {
-      for await (const output of commandOutput(transport, op.followCommandOutput(id, command, { since }))) {
+      for await (const output of commandOutput(transport, op.followCommandOutput(id, command, { since }), alive)) {
         if (output.type === "exit") {
           yield output;
           return;
@@ -102,7 +104,9 @@ export async function* eventFeed(
 ): AsyncGenerator<m.Event> {
   let { since, tail } = options;
   let began = false;
-  for (let failures = 0; ; ) {
+  let failures = 0;
+  const alive = (): void => void (failures = 0);
+  for (;;) {
     try {
       const response = await transport.stream(op.followEvents(id, { since, tail }));
       began = true;
@@ -112,7 +116,7 @@ export async function* eventFeed(
         since = new Date(date).toISOString();
         tail = undefined;
       }
-      for await (const message of messages(bytes(response))) {
+      for await (const message of messages(bytes(response), alive)) {
         if (message.event === "error") {
           throw new StreamBroken(said(message.json));
         }

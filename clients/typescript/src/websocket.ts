@@ -65,14 +65,20 @@ export class Connection {
   }
 }
 
+/**
+ * Seconds in which nothing comes, not even one of the pings that the service sends every
+ * 20, before a connection is ended: the other end may be gone without a word.
+ */
+const SILENCE = 300;
+
 /** Opens a WebSocket. */
-export async function connect(url: string, token: string): Promise<Connection> {
+export async function connect(url: string, token: string, silence = SILENCE): Promise<Connection> {
   const ws = await import("ws").then(
     (m) => m.WebSocket,
     () => undefined,
   );
   if (ws !== undefined) {
-    return connectWS(ws, url, token);
+    return connectWS(ws, url, token, silence);
   }
   if (typeof WebSocket === "undefined") {
     throw new ConnectionFailed("there is no WebSocket here: install the package ws");
@@ -81,12 +87,19 @@ export async function connect(url: string, token: string): Promise<Connection> {
 }
 
 /** ws can set a header and shows the body of a refusal. */
-function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string): Promise<Connection> {
+function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string, silence: number): Promise<Connection> {
   return new Promise((done, fail) => {
     const socket = new WS(url, { headers: { authorization: `Bearer ${token}` }, perMessageDeflate: false });
     const connection = new Connection(socket as unknown as WebSocket);
+    const watch = setTimeout(() => {
+      connection.end("the service is silent");
+      socket.terminate();
+    }, silence * 1000);
+    watch.unref(); // it keeps no program alive
     socket.on("open", () => done(connection));
+    socket.on("ping", () => watch.refresh());
     socket.on("message", (data, binary) => {
+      watch.refresh();
       const bytes = data as Buffer;
       connection.push(binary ? new Uint8Array(bytes) : bytes.toString());
     });
@@ -94,8 +107,12 @@ function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string
       fail(e);
       connection.end(e.message);
     });
-    socket.on("close", (_, reason) => connection.end(reason.toString()));
+    socket.on("close", (_, reason) => {
+      clearTimeout(watch);
+      connection.end(reason.toString());
+    });
     socket.on("unexpected-response", (_, response) => {
+      clearTimeout(watch);
       const { socket: below } = response;
       const chunks: Buffer[] = [];
       response.on("data", (chunk: Buffer) => chunks.push(chunk));

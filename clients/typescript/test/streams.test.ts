@@ -10,7 +10,7 @@ import * as berth from "../src/index.js";
 import { messages } from "../src/sse.js";
 import { Transport } from "../src/transport.js";
 import { collect } from "../src/types.js";
-import { connectPlatform } from "../src/websocket.js";
+import { connect, connectPlatform } from "../src/websocket.js";
 import { Fake, refusing, SANDBOX, sockets, type Answer } from "./fake.js";
 
 let fake: Fake;
@@ -196,6 +196,18 @@ test("following ends when the sandbox is gone, and gives up on a service that st
   await assert.rejects(all(sandbox.followEvents()), berth.NotFound);
   fake.say({ chunks: [sse("error", { error: "agent unreachable", detail: "the stream broke off" })] });
   await assert.rejects(all(sandbox.followEvents()), { message: "agent unreachable: the stream broke off" });
+});
+
+test("a quiet stream that was alive counts as a connection", async () => {
+  const cut: Answer = { chunks: [": ping\n\n"], cut: true };
+  const cuts = Array<Answer>(6).fill(cut);
+  fake.say(...cuts, { chunks: [sse("ev", event(1, "sandbox.deleted"))] });
+  assert.equal((await all(sandbox.followEvents())).length, 1);
+
+  fake.say({ json: command });
+  const one = await sandbox.commands.get("cmd-1");
+  fake.say(...cuts.flatMap((c) => [c, { json: SANDBOX }]), { chunks: [sse("exit", { exit_code: 3 })] });
+  assert.equal((await all(one.follow())).length, 1);
 });
 
 test("logs", async () => {
@@ -427,6 +439,17 @@ test("a command with open input", async () => {
     failing.signal("INT");
     await assert.rejects(all(failing), { message: "agent unreachable" });
     failing.close();
+  } finally {
+    server.stop();
+  }
+});
+
+test("a socket whose other end is silent ends", async () => {
+  const server = await sockets();
+  try {
+    const silent = await connect(`${server.url.replace("http", "ws")}/exec/pty`, "k", 0.05);
+    await assert.rejects(silent.receive(5), { message: "the connection was closed: the service is silent" });
+    assert.throws(() => silent.send("x"), berth.StreamBroken);
   } finally {
     server.stop();
   }

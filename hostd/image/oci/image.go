@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,8 +129,9 @@ func describe(img v1.Image, limits Limits) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.OS != "linux" || config.Architecture != "amd64" {
-		return nil, fmt.Errorf("it is for %s/%s, guests are linux/amd64", config.OS, config.Architecture)
+	// Tools that append layers to nothing do not say what an image is for.
+	if system, processor := cmp.Or(config.OS, "linux"), cmp.Or(config.Architecture, "amd64"); system != "linux" || processor != "amd64" {
+		return nil, fmt.Errorf("it is for %s/%s, guests are linux/amd64", system, processor)
 	}
 	digest, err := img.Digest()
 	if err != nil {

@@ -104,6 +104,17 @@ func TestImageIsPulled(t *testing.T) {
 	})
 }
 
+func TestAnImageNeedNotSayWhatItIsFor(t *testing.T) {
+	needRoot(t)
+	host := serve(t, nil)
+	reference := push(t, host, v1.ConfigFile{}, layerOf(t, entry{name: "a", body: "1"}))
+	if _, dir, err := pull(t, reference, Policy{Allow: []string{host}}, small); err != nil {
+		t.Error(err)
+	} else if raw, err := os.ReadFile(filepath.Join(dir, "a")); err != nil || string(raw) != "1" {
+		t.Errorf("a: %q, %v", raw, err)
+	}
+}
+
 func TestImagesThatAreNotTaken(t *testing.T) {
 	host := serve(t, nil)
 	allow := Policy{Allow: []string{host}}

@@ -162,9 +162,10 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	dir, base := path.Split(name)
-	device := h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock
-	if device && (strings.HasPrefix(name, "dev/") || h.Devmajor == 0 && h.Devminor == 0 && h.Typeflag == tar.TypeChar) {
-		return nil // a guest's /dev is its kernel's, and overlayfs marks removed files with 0:0
+	if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock {
+		// A guest's /dev is its kernel's. Elsewhere are those of a chroot, which a guest
+		// can make by itself; on the host they would be devices of the host.
+		return nil
 	}
 	if h.Uid < 0 || h.Uid > maxID || h.Gid < 0 || h.Gid > maxID {
 		return fmt.Errorf("%w: its owner is %d:%d", ErrHostile, h.Uid, h.Gid)
@@ -185,8 +186,10 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		err = u.symlink(full, h)
 	case tar.TypeLink:
 		err = u.hardLink(full, h)
+	case tar.TypeFifo:
+		err = u.pipe(full, h)
 	default:
-		return fmt.Errorf("%w: it is neither file, directory nor link (type %q)", ErrHostile, h.Typeflag)
+		return fmt.Errorf("%w: it is neither file, directory, link, pipe nor device (type %q)", ErrHostile, h.Typeflag)
 	}
 	if err != nil {
 		return err
@@ -392,10 +395,25 @@ func (u *unpacker) symlink(full string, h *tar.Header) error {
 	return u.root.Lchown(full, h.Uid, h.Gid)
 }
 
-func (u *unpacker) hardLink(full string, h *tar.Header) error {
-	if path.IsAbs(h.Linkname) {
-		return fmt.Errorf("%w: it is a hard link to the absolute path %q", ErrHostile, shown(h.Linkname))
+// pipe creates a named pipe, such as those of a mail server's queue. Nobody opens it here.
+func (u *unpacker) pipe(full string, h *tar.Header) error {
+	if err := u.root.RemoveAll(full); err != nil {
+		return err
 	}
+	dir, err := u.root.Open(path.Dir(full))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Mknodat(int(dir.Fd()), path.Base(full), unix.S_IFIFO|0o600, 0); err != nil {
+		return err
+	}
+	return u.attributes(full, h)
+}
+
+// hardLink creates a link to a file of this layer or a lower one. A target that is
+// absolute starts at the image's root: kaniko writes all of them so.
+func (u *unpacker) hardLink(full string, h *tar.Header) error {
 	target, err := cleanPath(h.Linkname)
 	if err != nil {
 		return fmt.Errorf("hard link to %q: %w", shown(h.Linkname), err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,10 @@ class Message:
 
 
 class Decoder:
-    """Keeps incomplete lines, and the lines of an incomplete event."""
+    """Keeps incomplete lines, and the lines of an incomplete event. Calls ping for each comment."""
 
-    def __init__(self) -> None:
+    def __init__(self, ping: Callable[[], None] = lambda: None) -> None:
+        self._ping = ping
         self._rest = b""
         self._event = ""
         self._data: list[str] = []
@@ -49,4 +51,6 @@ class Decoder:
             self._event = value
         elif name == "data":
             self._data.append(value)
-        return None  # a comment, such as a ping, has an empty name
+        elif not name:
+            self._ping()
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from .. import models
 from .. import operations as op
@@ -132,10 +132,12 @@ def _input(raw: bytes, eof: bool) -> models.CommandInput:
         return models.CommandInput(data=b64encode(raw).decode(), encoding="base64", eof=eof)
 
 
-async def _output(transport: AsyncTransport, call: Stream) -> AsyncIterator[CommandOutput]:
-    """One stream of output."""
+async def _output(
+    transport: AsyncTransport, call: Stream, ping: Callable[[], None] = lambda: None
+) -> AsyncIterator[CommandOutput]:
+    """One stream of output. Each comment calls ping."""
     async with transport.stream(call) as response:
-        async for message in transport.messages(response):
+        async for message in transport.messages(response, ping):
             if message.event == "error":
                 raise StreamBroken(said(message.json()))
             piece = command_output_of(message.event, message.json())
@@ -147,9 +149,14 @@ async def _output(transport: AsyncTransport, call: Stream) -> AsyncIterator[Comm
 
 async def _followed(transport: AsyncTransport, sandbox_id: str, id: str, since: int) -> AsyncIterator[CommandOutput]:
     failures = 0
+
+    def alive() -> None:
+        nonlocal failures
+        failures = 0
+
     while True:
         try:
-            async for piece in _output(transport, op.follow_command_output(sandbox_id, id, since=since)):
+            async for piece in _output(transport, op.follow_command_output(sandbox_id, id, since=since), alive):
                 if isinstance(piece, Exit):
                     yield piece
                     return

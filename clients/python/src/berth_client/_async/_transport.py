@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -85,9 +85,11 @@ class AsyncTransport:
         finally:
             await response.aclose()
 
-    async def messages(self, response: httpx.Response) -> AsyncIterator[Message]:
-        """The server-sent events of an answer."""
-        decoder = Decoder()
+    async def messages(
+        self, response: httpx.Response, ping: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[Message]:
+        """The server-sent events of an answer. Each comment calls ping."""
+        decoder = Decoder(ping)
         async for chunk in response.aiter_bytes():
             for message in decoder.feed(chunk):
                 yield message
@@ -103,6 +105,7 @@ class AsyncTransport:
                     str(url.copy_with(scheme=scheme)),
                     additional_headers=self.config.headers(call),
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
+                    ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
                     compression=None,
                 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Callable
 
 from .. import models
 from .. import operations as op
@@ -133,10 +133,12 @@ def _input(raw: bytes, eof: bool) -> models.CommandInput:
         return models.CommandInput(data=b64encode(raw).decode(), encoding="base64", eof=eof)
 
 
-def _output(transport: Transport, call: Stream) -> Iterator[CommandOutput]:
-    """One stream of output."""
+def _output(
+    transport: Transport, call: Stream, ping: Callable[[], None] = lambda: None
+) -> Iterator[CommandOutput]:
+    """One stream of output. Each comment calls ping."""
     with transport.stream(call) as response:
-        for message in transport.messages(response):
+        for message in transport.messages(response, ping):
             if message.event == "error":
                 raise StreamBroken(said(message.json()))
             piece = command_output_of(message.event, message.json())
@@ -148,9 +150,14 @@ def _output(transport: Transport, call: Stream) -> Iterator[CommandOutput]:
 
 def _followed(transport: Transport, sandbox_id: str, id: str, since: int) -> Iterator[CommandOutput]:
     failures = 0
+
+    def alive() -> None:
+        nonlocal failures
+        failures = 0
+
     while True:
         try:
-            for piece in _output(transport, op.follow_command_output(sandbox_id, id, since=since)):
+            for piece in _output(transport, op.follow_command_output(sandbox_id, id, since=since), alive):
                 if isinstance(piece, Exit):
                     yield piece
                     return

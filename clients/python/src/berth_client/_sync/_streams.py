@@ -69,6 +69,11 @@ def event_feed(
     """Events until the sandbox is deleted. A broken connection is replaced."""
     failures = 0
     began = False
+
+    def alive() -> None:
+        nonlocal failures
+        failures = 0
+
     while True:
         call = op.follow_events(sandbox_id, since=since, tail=tail)
         try:
@@ -76,7 +81,7 @@ def event_feed(
                 if since is None and tail == 0:
                     since, tail = _date(response), None  # where another connection continues
                 began = True
-                for message in transport.messages(response):
+                for message in transport.messages(response, alive):
                     if message.event != "ev":
                         if message.event == "error":
                             raise StreamBroken(said(message.json()))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -86,9 +86,11 @@ class Transport:
         finally:
             response.close()
 
-    def messages(self, response: httpx.Response) -> Iterator[Message]:
-        """The server-sent events of an answer."""
-        decoder = Decoder()
+    def messages(
+        self, response: httpx.Response, ping: Callable[[], None] = lambda: None
+    ) -> Iterator[Message]:
+        """The server-sent events of an answer. Each comment calls ping."""
+        decoder = Decoder(ping)
         for chunk in response.iter_bytes():
             for message in decoder.feed(chunk):
                 yield message
@@ -104,6 +106,7 @@ class Transport:
                     str(url.copy_with(scheme=scheme)),
                     additional_headers=self.config.headers(call),
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
+                    ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
                     compression=None,
                 )

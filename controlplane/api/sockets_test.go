@@ -1,0 +1,58 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha1" //nolint:gosec // of the protocol
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestASocketIsSilentOnceNoPingComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		var last time.Time
+		go func() {
+			in := bufio.NewReader(far)
+			r, err := http.ReadRequest(in)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			go io.Copy(io.Discard, in)
+			key := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // as above
+			fmt.Fprintf(far, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %s\r\n\r\n",
+				base64.StdEncoding.EncodeToString(key[:]))
+			for range 50 {
+				time.Sleep(20 * time.Second)
+				last = time.Now()
+				if _, err := far.Write([]byte{0x89, 0}); err != nil {
+					t.Errorf("a socket that is pinged was ended: %v", err)
+					return
+				}
+			}
+		}()
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil }}
+		c := &Client{urls: []*url.URL{{Scheme: "http", Host: "replica"}}, http: &http.Client{Transport: transport}}
+		terminal, err := c.OpenTerminal(t.Context(), "x", OpenTerminal{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer terminal.Close()
+		if _, err := terminal.Read(make([]byte, 1)); !errors.Is(err, errSilent) {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(last); took != socketSilence {
+			t.Errorf("it ended %s after the last ping", took)
+		}
+	})
+}
