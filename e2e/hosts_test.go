@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/scripts/devstack/stack"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 func TestFullHostsAreRefusedAndFreedMemoryIsUsedAgain(t *testing.T) {
@@ -148,7 +149,7 @@ func TestHangingHostIsUnreachableNotForEver(t *testing.T) {
 	if err := host.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timescale.Limit(30*time.Second))
 	defer cancel()
 	_, err := c.Exec(ctx, s.ID, api.Exec{Cmd: api.Argv("true"), TimeoutSeconds: new(int64(5))})
 	if api.StatusOf(err) != http.StatusBadGateway {
