@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
@@ -213,7 +214,7 @@ func TestOpenLogsAreBounded(t *testing.T) {
 // come later.
 func TestLogsOfInstances(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, 1, 2, nil)
+	r := newRig(t, 1, 2, nil, func(c *app.Config) { c.ScaleUp, c.ScaleDown = time.Hour, time.Hour })
 	a, _ := r.live(func(in *api.CreateApp) { in.MaxInstances = new(2) })
 	r.Update(func(tx *raftstore.Tx) error { return app.BeginWake(tx, a.ID) })
 	r.await("a second instance", func() bool { return len(r.row(a.ID).Instances) == 2 })
