@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // bare adds a host that has no template of apps, and builds one once release is closed.
@@ -68,7 +69,7 @@ func TestADeploymentDoesNotPayForTheTemplate(t *testing.T) {
 		waits = r.flow(d.ID, "template")
 		return asked && waits != nil
 	})
-	const budget = 20 * time.Second // of a test plane
+	budget := timescale.Limit(20 * time.Second) // of a test plane
 	if left := time.Until(waits.Deadline); left < template.BuildWait-time.Minute || left > template.BuildWait {
 		t.Errorf("it has %s for the template", left)
 	}

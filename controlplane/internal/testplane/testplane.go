@@ -33,6 +33,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // Times of a test plane. They are short, but longer than the stalls of a busy
@@ -54,7 +55,7 @@ const (
 func AppConfig(sandboxes *sandbox.Sandboxes, templates *template.Templates) app.Config {
 	return app.Config{
 		Sandboxes: sandboxes, Templates: templates, URL: func(id string) string { return "https://" + id + ".app.test/" },
-		Budget: 20 * time.Second, Sweep: 100 * time.Millisecond, MinIdle: new(time.Second), Drain: 2 * time.Second, AllowHTTP: false,
+		Budget: timescale.Limit(20 * time.Second), Sweep: 100 * time.Millisecond, MinIdle: new(time.Second), Drain: 2 * time.Second, AllowHTTP: false,
 		Health: 2 * time.Second, HealthPause: 50 * time.Millisecond, GuestSilent: 2 * time.Second, Capture: 2 * time.Second,
 		DrainAtLeast: 200 * time.Millisecond, WriteRequests: time.Second, Look: 50 * time.Millisecond, Patience: time.Second, WakePause: 500 * time.Millisecond,
 		ReportKept: 2 * time.Second, ScaleUp: 200 * time.Millisecond, ScaleDown: 500 * time.Millisecond,
