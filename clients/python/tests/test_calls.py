@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from berth_client import APIError, AsyncBerth, Berth, operations
 
 from .fake import SANDBOX, Answer, Asked, Fake, serve
 
+VERSION = {"version": "1", "commit": "c", "go_version": "go", "api": "v1"}
 EXEC = {"exit_code": 0, "stdout": "hi\n", "stderr": "", "duration_ms": 3, "timed_out": False, "truncated": False}
 
 
@@ -250,6 +252,33 @@ def test_many_long_calls_leave_room_for_another(client: Berth, fake: Fake) -> No
         calls = [pool.submit(client.sandboxes.get, "x") for _ in range(110)]
         together.wait()
         assert {c.result().status for c in calls} == {"running"}
+
+
+def test_a_forked_process_has_connections_of_its_own(client: Berth, fake: Fake) -> None:
+    fake.say(Answer(json=VERSION))
+    client.version()
+    child = multiprocessing.get_context("fork").Process(target=client.version)
+    child.start()
+    child.join(30)
+    client.version()
+    assert child.exitcode == 0
+    parent, forked, again = (asked.port for asked in fake.asked)
+    assert parent == again != forked
+
+
+def test_an_async_client_may_be_used_in_one_event_loop_after_another(fake: Fake) -> None:
+    fake.say(Answer(json=VERSION))
+    client = AsyncBerth(fake.url, "brt_test_key")
+
+    async def twice() -> None:
+        await client.version()
+        await client.version()
+
+    asyncio.run(twice())
+    asyncio.run(twice())
+    first, second, third, fourth = (asked.port for asked in fake.asked)
+    assert first == second != third == fourth
+    asyncio.run(client.aclose())
 
 
 def test_lists_are_read_page_by_page(client: Berth, fake: Fake) -> None:
