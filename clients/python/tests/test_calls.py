@@ -149,6 +149,13 @@ def test_503_is_waited_for_where_it_says_when(client: Berth, fake: Fake, hasty: 
     assert len(fake.asked) == 3
 
 
+def test_an_hour_is_not_waited_for(client: Berth, fake: Fake, hasty: list[float]) -> None:
+    fake.say(refused(503, **{"Retry-After": "3600"}))  # an app whose workspace is paused
+    with pytest.raises(berth.Unavailable) as e:
+        client.sandboxes.get("x")
+    assert (e.value.retry_after, hasty, len(fake.asked)) == (3600, [], 1)
+
+
 def test_a_rate_limit_is_waited_for_by_any_call(fake: Fake, sandbox: berth.Sandbox, hasty: list[float]) -> None:
     fake.say(refused(429, **{"Retry-After": "1"}), Answer(200, EXEC))
     assert sandbox.exec("true").ok
