@@ -14,12 +14,16 @@ export class Unexplained extends Error {}
 /** A socket. Only ws can pause; the platform's keeps in memory what nobody has received. */
 type Channel = Pick<WebSocket, "send" | "close"> & { pause?(): void; resume?(): void };
 
-/** Messages that wait for who receives them, before no more are read. */
-const WAITING = 64;
+/**
+ * Bytes that wait for who receives them, before no more are read. Many, because then the
+ * pings of the service are not answered either.
+ */
+const WAITING = 8 << 20;
 
 /** One connection, with messages in both directions. */
 export class Connection {
   private readonly queue: (string | Uint8Array)[] = [];
+  private waiting = 0;
   private closed: string | undefined;
   private leaving = false;
   private wake: () => void = () => undefined;
@@ -29,7 +33,8 @@ export class Connection {
   /** Called for each message. */
   push(message: string | Uint8Array): void {
     this.queue.push(message);
-    if (this.queue.length >= WAITING && !this.leaving) {
+    this.waiting += message.length;
+    if (this.waiting >= WAITING && !this.leaving) {
       this.socket.pause?.();
     }
     this.wake();
@@ -68,7 +73,8 @@ export class Connection {
     }
     const message = this.queue.shift();
     if (message !== undefined) {
-      if (this.queue.length < WAITING / 2) {
+      this.waiting -= message.length;
+      if (this.waiting < WAITING / 2) {
         this.socket.resume?.();
       }
       return message;

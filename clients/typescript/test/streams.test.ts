@@ -460,18 +460,22 @@ test("a socket is read no faster than its messages are received", async () => {
   const said: string[] = [];
   const say = (what: string) => () => void said.push(what);
   const connection = new Connection({ send: say("send"), close: say("close"), pause: say("pause"), resume: say("resume") });
-  for (let i = 0; i < 64; i++) {
-    connection.push(String(i));
+  const mebibyte = new Uint8Array(1 << 20);
+  connection.push("x");
+  for (let i = 0; i < 8; i++) {
+    assert.deepEqual(said, []);
+    connection.push(mebibyte);
   }
   assert.deepEqual(said, ["pause"]);
-  for (let i = 0; i < 64; i++) {
-    assert.equal(await connection.receive(5), String(i));
+  assert.equal(await connection.receive(5), "x");
+  for (let i = 0; i < 8; i++) {
+    assert.equal(await connection.receive(5), mebibyte);
   }
   assert.equal(said[1], "resume");
   said.length = 0;
   connection.close(); // the end of what was sent is still to come
-  for (let i = 0; i < 64; i++) {
-    connection.push("x");
+  for (let i = 0; i < 9; i++) {
+    connection.push(mebibyte);
   }
   assert.deepEqual(said, ["resume", "close"]);
 });
