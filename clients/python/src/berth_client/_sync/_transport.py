@@ -33,6 +33,8 @@ T = TypeVar("T")
 Connection = AbstractContextManager[ClientConnection]
 
 _MAX_MESSAGE = 32 << 20
+_MAX_WAITING = 1024
+"""messages of a slow caller; behind more, the service's pings are not answered, and it ends the command"""
 
 
 class Pool:
@@ -133,6 +135,7 @@ class Transport:
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
                     ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
+                    max_queue=_MAX_WAITING,
                     compression=None,
                 )
                 ws = connection.__enter__()
