@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import pickle
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -259,6 +260,16 @@ def test_many_long_calls_leave_room_for_another(client: Berth, fake: Fake) -> No
         calls = [pool.submit(client.sandboxes.get, "x") for _ in range(110)]
         together.wait()
         assert {c.result().status for c in calls} == {"running"}
+
+
+def test_errors_come_whole_from_another_process() -> None:
+    refusal = berth.LimitExceeded(429, "max sandboxes reached", "delete some", "req-1", 2.0, {"max": 10})
+    failure = berth.CommandFailed(berth.ExecResult(2, "", "no\n", b"", b"no\n", 1, False, False))
+    for error in (refusal, failure, berth.StreamBroken("gone")):
+        read = pickle.loads(pickle.dumps(error))
+        assert (type(read), str(read), read.__dict__) == (type(error), str(error), error.__dict__)
+    assert str(refusal) == "max sandboxes reached: delete some (status 429, request req-1)"
+    assert str(failure) == "the command ended with code 2: no"
 
 
 def test_a_forked_process_has_connections_of_its_own(client: Berth, fake: Fake) -> None:
