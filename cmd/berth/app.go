@@ -235,13 +235,13 @@ func (a *app) say(text, hint string, refused *api.Error) {
 		_ = json.NewEncoder(a.stderr).Encode(out)
 		return
 	}
-	fmt.Fprintf(a.stderr, "berth: %s\n", text)
+	fmt.Fprintf(a.stderr, "berth: %s\n", plain(text))
 	if refused != nil {
 		if refused.Detail != "" {
-			fmt.Fprintf(a.stderr, "  detail:     %s\n", refused.Detail)
+			fmt.Fprintf(a.stderr, "  detail:     %s\n", plain(refused.Detail))
 		}
 		for _, k := range sortedKeys(refused.Fields) {
-			fmt.Fprintf(a.stderr, "  %-11s %v\n", k+":", refused.Fields[k])
+			fmt.Fprintf(a.stderr, "  %-11s %s\n", k+":", plain(fmt.Sprint(refused.Fields[k])))
 		}
 		if refused.RequestID != "" {
 			fmt.Fprintf(a.stderr, "  request id: %s\n", refused.RequestID)

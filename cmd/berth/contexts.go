@@ -132,6 +132,9 @@ func (a *app) saveContexts(c *contexts) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("save the contexts: %w", err)
 	}
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to // a link to a file that is kept elsewhere stays
+	}
 	if err := atomicfile.Write(path, raw, 0o600); err != nil {
 		return fmt.Errorf("save the contexts: %w", err)
 	}

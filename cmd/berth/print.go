@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // printJSON prints a value as JSON.
@@ -23,16 +24,34 @@ func (a *app) printJSON(v any) error {
 func (a *app) table(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = onLine.Replace(plain(cell))
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	return w.Flush()
+}
+
+// onLine keeps a cell in its line and column.
+var onLine = strings.NewReplacer("\n", " ", "\t", " ")
+
+// plain leaves out what a terminal would obey: names, messages of commits and errors are
+// whoever's made them.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, s)
 }
 
 // fields prints names and values, one pair per line.
 func (a *app) fields(pairs ...string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	for i := 0; i < len(pairs); i += 2 {
-		fmt.Fprintf(w, "%s:\t%s\n", pairs[i], pairs[i+1])
+		fmt.Fprintf(w, "%s:\t%s\n", pairs[i], plain(pairs[i+1]))
 	}
 	return w.Flush()
 }
@@ -40,7 +59,7 @@ func (a *app) fields(pairs ...string) error {
 // note prints a message to stderr, except with --json.
 func (a *app) note(format string, args ...any) {
 	if !a.json {
-		fmt.Fprintf(a.stderr, format+"\n", args...)
+		fmt.Fprintln(a.stderr, plain(fmt.Sprintf(format, args...)))
 	}
 }
 

@@ -156,7 +156,7 @@ func (a *app) showEvent(e api.Event) {
 	if e.Code != api.EventOK {
 		mark = "!"
 	}
-	fmt.Fprintf(a.stdout, "%s %s %-22s %s  %s\n", e.TS, mark, e.Type, e.Message, meta)
+	fmt.Fprintf(a.stdout, "%s %s %-22s %s  %s\n", e.TS, mark, e.Type, onLine.Replace(plain(e.Message)), plain(meta))
 }
 
 // instant reads a time, or how long ago it was.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -145,14 +144,4 @@ func (a *app) printHeard(h heard) error {
 	_, err := fmt.Fprintf(a.stdout, "%s %s %s %s %s (signature: %s)\n%s\n\n", h.At.Format(time.TimeOnly), h.Method, plain(h.Path), orDash(plain(h.Type)), orDash(plain(h.ID)),
 		h.Signature, plain(h.Body))
 	return err
-}
-
-// plain leaves out what a terminal would obey: anybody may have sent it.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return -1
-		}
-		return r
-	}, s)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,23 +24,75 @@ const maxMessage = 16 << 20
 // sends every 20 seconds: the other end may be gone without a word.
 const socketSilence = 5 * time.Minute
 
-// socket is a WebSocket to the service.
+// maxWaiting limits the messages that wait for a slow caller. Behind more, the service's
+// pings are not answered, and it takes the client for gone.
+const maxWaiting = 256
+
+// socket is a WebSocket to the service. It is read also while its caller is busy: pings
+// are answered by who reads.
 type socket struct {
 	*websocket.Conn
-	silence *time.Timer // while Read waits
+	silence *time.Timer // while listen waits
+	in      chan message
+	err     error         // why in was closed
+	gone    chan struct{} // closed by CloseNow
+	leave   sync.Once
 }
 
-// Read waits for the next message.
-func (s *socket) Read(ctx context.Context) (websocket.MessageType, []byte, error) {
+type message struct {
+	kind websocket.MessageType
+	data []byte
+}
+
+// listen reads until the socket or ctx ends, which then ends the socket.
+func (s *socket) listen(ctx context.Context) {
+	defer close(s.in)
+	defer s.Conn.CloseNow()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s.silence = time.AfterFunc(socketSilence, func() { cancel(errSilent) })
 	defer s.silence.Stop()
-	kind, data, err := s.Conn.Read(ctx)
-	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
-		err = cause
+	for {
+		s.silence.Reset(socketSilence)
+		kind, data, err := s.Conn.Read(ctx)
+		s.silence.Stop() // the caller may be slow
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
+			err = cause
+		}
+		if err != nil {
+			s.err = err
+			return
+		}
+		select {
+		case s.in <- message{kind, data}:
+		case <-s.gone:
+			s.err = net.ErrClosed
+			return
+		case <-ctx.Done():
+			s.err = ctx.Err()
+			return
+		}
 	}
-	return kind, data, err
+}
+
+// Read waits for the next message. If ctx ends, so does the socket.
+func (s *socket) Read(ctx context.Context) (websocket.MessageType, []byte, error) {
+	select {
+	case m, ok := <-s.in:
+		if !ok {
+			return 0, nil, s.err
+		}
+		return m.kind, m.data, nil
+	case <-ctx.Done():
+		_ = s.CloseNow()
+		return 0, nil, ctx.Err()
+	}
+}
+
+// CloseNow ends the socket.
+func (s *socket) CloseNow() error {
+	s.leave.Do(func() { close(s.gone) })
+	return s.Conn.CloseNow()
 }
 
 // dial opens a WebSocket to the first replica that answers.
@@ -62,17 +115,18 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 		if len(query) > 0 {
 			target += "?" + query.Encode()
 		}
-		s := &socket{}
+		s := &socket{in: make(chan message, maxWaiting), gone: make(chan struct{})}
 		ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{
 			HTTPClient: c.http, HTTPHeader: header,
 			OnPingReceived: func(context.Context, []byte) bool {
-				s.silence.Reset(socketSilence) // pings are read by Read
+				s.silence.Reset(socketSilence) // pings are read by listen
 				return true
 			},
 		})
 		if err == nil {
 			s.Conn = ws
 			ws.SetReadLimit(maxMessage)
+			go s.listen(ctx)
 			c.last.Store(uint32(at))
 			return s, nil
 		}

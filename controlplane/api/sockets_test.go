@@ -10,10 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/coder/websocket"
 )
 
 func TestASocketIsSilentOnceNoPingComes(t *testing.T) {
@@ -55,4 +58,59 @@ func TestASocketIsSilentOnceNoPingComes(t *testing.T) {
 			t.Errorf("it ended %s after the last ping", took)
 		}
 	})
+}
+
+func TestPingsAreAnsweredWhileOutputWaitsForASlowCaller(t *testing.T) {
+	answered := make(chan error, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ws.CloseNow()
+		if _, _, err := ws.Read(r.Context()); err != nil {
+			t.Error(err)
+		}
+		for range 100 {
+			if err := ws.Write(r.Context(), websocket.MessageText, []byte(`{"type":"stdout","data":"x"}`)); err != nil {
+				t.Error(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(ws.CloseRead(r.Context()), 5*time.Second)
+		defer cancel()
+		answered <- ws.Ping(ctx)
+		_ = ws.Write(r.Context(), websocket.MessageText, []byte(`{"type":"exit","exit_code":0}`))
+		_ = ws.Close(websocket.StatusNormalClosure, "")
+	}))
+	defer server.Close()
+	c, err := NewClient(nil, "k", server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.OpenExec(t.Context(), "x", Exec{Cmd: Argv("make")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := <-answered; err != nil {
+		t.Errorf("a ping: %v", err)
+	}
+	got := 0
+	for {
+		_, data, exit, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got += len(data); exit != nil {
+			break
+		}
+	}
+	if got != 100 {
+		t.Errorf("%d of 100 bytes came", got)
+	}
+	if _, _, _, err := s.Next(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
 }

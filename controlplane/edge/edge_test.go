@@ -375,6 +375,13 @@ func TestPrivatePreview(t *testing.T) {
 	if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "/x?a=1" || len(resp.Cookies()) != 1 {
 		t.Fatalf("by link: %s %v", resp.Status, resp.Header)
 	}
+	for path, want := range map[string]string{
+		"//evil.example/x": "/.//evil.example/x", "/a//b/../c/": "/a//b/../c/", "/a%2Fb": "/a%2Fb", "/%5Cevil.example": "/%5Cevil.example",
+	} {
+		if resp, _ := r.get(t, 80, path+"?berth_token="+url.QueryEscape(good)); resp.Header.Get("Location") != want {
+			t.Errorf("by a link to %s: to %s, want %s", path, resp.Header.Get("Location"), want)
+		}
+	}
 	cookie := resp.Cookies()[0]
 	if !cookie.HttpOnly || !cookie.Secure || cookie.MaxAge <= 0 {
 		t.Errorf("cookie %+v", cookie)

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -45,9 +46,13 @@ func (e *Edge) authorized(w http.ResponseWriter, r *http.Request, n Name, s *rec
 		HttpOnly: true, Secure: peer.ClientScheme(r) == "https", SameSite: http.SameSiteLaxMode,
 	})
 	e.own(w, r)
-	to := *r.URL
-	to.Scheme, to.Host = "", ""
-	http.Redirect(w, r, to.RequestURI(), http.StatusFound)
+	to := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+	location := to.RequestURI()
+	if strings.HasPrefix(location, "//") {
+		location = "/." + location // a browser would take what follows for a host
+	}
+	w.Header().Set("Location", location)
+	w.WriteHeader(http.StatusFound)
 	return false
 }
 

@@ -41,6 +41,8 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: bytes
+    port: int = 0
+    """the caller's, of its connection"""
 
     @property
     def json(self) -> Any:
@@ -86,7 +88,7 @@ def serve() -> Iterator[Fake]:
 
         def do(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = fake.next(Asked(self.command, self.path, headers, self.read()))
+            answer = fake.next(Asked(self.command, self.path, headers, self.read(), self.client_address[1]))
             if answer.cut and answer.chunks is None:
                 self.close_connection = True
                 return

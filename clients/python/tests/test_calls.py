@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
+import pickle
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from berth_client import APIError, AsyncBerth, Berth, operations
 
 from .fake import SANDBOX, Answer, Asked, Fake, serve
 
+VERSION = {"version": "1", "commit": "c", "go_version": "go", "api": "v1"}
 EXEC = {"exit_code": 0, "stdout": "hi\n", "stderr": "", "duration_ms": 3, "timed_out": False, "truncated": False}
 
 
@@ -147,6 +150,13 @@ def test_503_is_waited_for_where_it_says_when(client: Berth, fake: Fake, hasty: 
     assert len(fake.asked) == 3
 
 
+def test_an_hour_is_not_waited_for(client: Berth, fake: Fake, hasty: list[float]) -> None:
+    fake.say(refused(503, **{"Retry-After": "3600"}))  # an app whose workspace is paused
+    with pytest.raises(berth.Unavailable) as e:
+        client.sandboxes.get("x")
+    assert (e.value.retry_after, hasty, len(fake.asked)) == (3600, [], 1)
+
+
 def test_a_rate_limit_is_waited_for_by_any_call(fake: Fake, sandbox: berth.Sandbox, hasty: list[float]) -> None:
     fake.say(refused(429, **{"Retry-After": "1"}), Answer(200, EXEC))
     assert sandbox.exec("true").ok
@@ -250,6 +260,43 @@ def test_many_long_calls_leave_room_for_another(client: Berth, fake: Fake) -> No
         calls = [pool.submit(client.sandboxes.get, "x") for _ in range(110)]
         together.wait()
         assert {c.result().status for c in calls} == {"running"}
+
+
+def test_errors_come_whole_from_another_process() -> None:
+    refusal = berth.LimitExceeded(429, "max sandboxes reached", "delete some", "req-1", 2.0, {"max": 10})
+    failure = berth.CommandFailed(berth.ExecResult(2, "", "no\n", b"", b"no\n", 1, False, False))
+    for error in (refusal, failure, berth.StreamBroken("gone")):
+        read = pickle.loads(pickle.dumps(error))
+        assert (type(read), str(read), read.__dict__) == (type(error), str(error), error.__dict__)
+    assert str(refusal) == "max sandboxes reached: delete some (status 429, request req-1)"
+    assert str(failure) == "the command ended with code 2: no"
+
+
+def test_a_forked_process_has_connections_of_its_own(client: Berth, fake: Fake) -> None:
+    fake.say(Answer(json=VERSION))
+    client.version()
+    child = multiprocessing.get_context("fork").Process(target=client.version)
+    child.start()
+    child.join(30)
+    client.version()
+    assert child.exitcode == 0
+    parent, forked, again = (asked.port for asked in fake.asked)
+    assert parent == again != forked
+
+
+def test_an_async_client_may_be_used_in_one_event_loop_after_another(fake: Fake) -> None:
+    fake.say(Answer(json=VERSION))
+    client = AsyncBerth(fake.url, "brt_test_key")
+
+    async def twice() -> None:
+        await client.version()
+        await client.version()
+
+    asyncio.run(twice())
+    asyncio.run(twice())
+    first, second, third, fourth = (asked.port for asked in fake.asked)
+    assert first == second != third == fourth
+    asyncio.run(client.aclose())
 
 
 def test_lists_are_read_page_by_page(client: Berth, fake: Fake) -> None:

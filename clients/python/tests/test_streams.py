@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -403,8 +403,8 @@ def echo(ws: ServerConnection) -> None:
 
 
 @contextmanager
-def sockets() -> Iterator[Sandbox]:
-    with serve(echo, "127.0.0.1", 0) as server:
+def sockets(handler: Callable[[ServerConnection], None] = echo) -> Iterator[Sandbox]:
+    with serve(handler, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         with Berth(f"http://127.0.0.1:{server.socket.getsockname()[1]}", "k", retries=0) as client:
@@ -429,6 +429,34 @@ def test_input_may_wait_for_a_slow_command() -> None:
         assert [type(piece) for piece in process] == [Stdout, Exit]
         assert process._open.ping_timeout == READ_TIMEOUT
         assert asyncio.run(of_async(sandbox._transport.config.urls[0])) == READ_TIMEOUT
+
+
+def test_pings_are_answered_while_output_waits_for_a_slow_caller() -> None:
+    answered: list[bool] = []
+    over = threading.Event()
+
+    def chatter(ws: ServerConnection) -> None:
+        ws.recv()
+        for _ in range(300):
+            ws.send(json.dumps({"type": "stdout", "data": "x"}))
+        answered.append(ws.ping().wait(5))
+        over.set()
+        ws.send(json.dumps({"type": "exit", "exit_code": 0, "duration_ms": 1}))
+
+    async def of_async(url: str) -> int:
+        async with AsyncBerth(url, "k", retries=0) as client:
+            found = berth.AsyncSandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+            async with found.process("make") as process:
+                await asyncio.to_thread(over.wait, 20)
+                return len([piece async for piece in process])
+
+    with sockets(chatter) as sandbox:
+        with sandbox.process("make") as process:
+            assert over.wait(20)
+            assert len(list(process)) == 301
+        over.clear()
+        assert asyncio.run(of_async(sandbox._transport.config.urls[0])) == 301
+    assert answered == [True, True]
 
 
 def test_a_terminal() -> None:

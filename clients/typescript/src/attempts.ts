@@ -3,13 +3,16 @@ import type { Request } from "./call.js";
 import { replayable } from "./content.js";
 import { retryAfter, type Refusal } from "./errors.js";
 
+/** The longest time in seconds that a call waits because an answer says so. Its caller knows better what to do in an hour. */
+const PATIENCE = 120;
+
 /** Where and when a call is tried again, until it is given up.
  *
  * After a refused connection the next replica is tried at once: nothing was sent.
  * A call that is safe to repeat is also tried again after a broken connection,
  * 502, 507, and 503 with Retry-After. After a rate limit (429 with Retry-After)
  * every call waits and is repeated, because it had no effect. A quota is an error,
- * because waiting does not help.
+ * because waiting does not help, and so is what asks for more than two minutes.
  */
 export class Attempts {
   private failed = 0;
@@ -48,7 +51,7 @@ export class Attempts {
         : r.status === 503
           ? wait !== undefined && this.safe
           : (r.status === 502 || r.status === 507) && this.safe;
-    return again ? this.next(wait) : undefined;
+    return again && (wait ?? 0) <= PATIENCE ? this.next(wait) : undefined;
   }
 
   private next(wait: number | undefined): number | undefined {

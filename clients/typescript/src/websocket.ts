@@ -11,17 +11,32 @@ export class Refused extends Error {
 /** A WebSocket that the platform could not open; it does not say why. */
 export class Unexplained extends Error {}
 
+/** A socket. Only ws can pause; the platform's keeps in memory what nobody has received. */
+type Channel = Pick<WebSocket, "send" | "close"> & { pause?(): void; resume?(): void };
+
+/**
+ * Bytes that wait for who receives them, before no more are read. Many, because then the
+ * pings of the service are not answered either.
+ */
+const WAITING = 8 << 20;
+
 /** One connection, with messages in both directions. */
 export class Connection {
   private readonly queue: (string | Uint8Array)[] = [];
+  private waiting = 0;
   private closed: string | undefined;
+  private leaving = false;
   private wake: () => void = () => undefined;
 
-  constructor(private readonly socket: Pick<WebSocket, "send" | "close">) {}
+  constructor(private readonly socket: Channel) {}
 
   /** Called for each message. */
   push(message: string | Uint8Array): void {
     this.queue.push(message);
+    this.waiting += message.length;
+    if (this.waiting >= WAITING && !this.leaving) {
+      this.socket.pause?.();
+    }
     this.wake();
   }
 
@@ -39,6 +54,8 @@ export class Connection {
   }
 
   close(): void {
+    this.leaving = true;
+    this.socket.resume?.(); // the other end's close comes after what it has sent
     this.socket.close();
   }
 
@@ -56,6 +73,10 @@ export class Connection {
     }
     const message = this.queue.shift();
     if (message !== undefined) {
+      this.waiting -= message.length;
+      if (this.waiting < WAITING / 2) {
+        this.socket.resume?.();
+      }
       return message;
     }
     if (this.closed !== undefined) {
@@ -90,8 +111,12 @@ export async function connect(url: string, token: string, silence = SILENCE): Pr
 function connectWS(WS: typeof import("ws").WebSocket, url: string, token: string, silence: number): Promise<Connection> {
   return new Promise((done, fail) => {
     const socket = new WS(url, { headers: { authorization: `Bearer ${token}` }, perMessageDeflate: false });
-    const connection = new Connection(socket as unknown as WebSocket);
+    const connection = new Connection(socket as unknown as Channel);
     const watch = setTimeout(() => {
+      if (socket.isPaused) {
+        watch.refresh(); // we do not listen
+        return;
+      }
       connection.end("the service is silent");
       socket.terminate();
     }, silence * 1000);

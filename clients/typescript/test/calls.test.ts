@@ -133,6 +133,13 @@ test("503 is waited for where it says when, and a rate limit by any call", async
   assert.ok(fake.waits[1]! >= 1 && fake.waits[1]! < 2);
 });
 
+test("an hour is not waited for", async () => {
+  const sandbox = await fake.sandbox();
+  fake.say(refused(503, { "Retry-After": "3600" })); // an app whose workspace is paused
+  await assert.rejects(sandbox.refresh(), (e) => e instanceof berth.Unavailable && e.retryAfter === 3600);
+  assert.deepEqual([fake.asked.length, fake.waits.length], [1, 0]);
+});
+
 test("a command is never run twice", async () => {
   const sandbox = await fake.sandbox();
   fake.say(refused(502));

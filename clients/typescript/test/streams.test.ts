@@ -2,15 +2,16 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
-import { WebSocket } from "ws";
+import { WebSocket, WebSocketServer } from "ws";
 import * as berth from "../src/index.js";
 import { messages } from "../src/sse.js";
 import { Transport } from "../src/transport.js";
 import { collect } from "../src/types.js";
-import { connect, connectPlatform } from "../src/websocket.js";
+import { connect, Connection, connectPlatform } from "../src/websocket.js";
 import { Fake, refusing, SANDBOX, sockets, type Answer } from "./fake.js";
 
 let fake: Fake;
@@ -452,6 +453,55 @@ test("a socket whose other end is silent ends", async () => {
     assert.throws(() => silent.send("x"), berth.StreamBroken);
   } finally {
     server.stop();
+  }
+});
+
+test("a socket is read no faster than its messages are received", async () => {
+  const said: string[] = [];
+  const say = (what: string) => () => void said.push(what);
+  const connection = new Connection({ send: say("send"), close: say("close"), pause: say("pause"), resume: say("resume") });
+  const mebibyte = new Uint8Array(1 << 20);
+  connection.push("x");
+  for (let i = 0; i < 8; i++) {
+    assert.deepEqual(said, []);
+    connection.push(mebibyte);
+  }
+  assert.deepEqual(said, ["pause"]);
+  assert.equal(await connection.receive(5), "x");
+  for (let i = 0; i < 8; i++) {
+    assert.equal(await connection.receive(5), mebibyte);
+  }
+  assert.equal(said[1], "resume");
+  said.length = 0;
+  connection.close(); // the end of what was sent is still to come
+  for (let i = 0; i < 9; i++) {
+    connection.push(mebibyte);
+  }
+  assert.deepEqual(said, ["resume", "close"]);
+});
+
+test("a socket that is not received from is not silent, and loses nothing", async () => {
+  const most = 400;
+  const message = (i: number): string => String(i).padEnd(64 << 10); // more than the kernel keeps
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  await once(server, "listening");
+  server.on("connection", (socket, request) => {
+    for (let i = 0; request.url === "/flood" && i < most; i++) {
+      socket.send(message(i));
+    }
+  });
+  try {
+    const url = `ws://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const flooded = await connect(`${url}/flood`, "k", 0.5);
+    assert.equal(await flooded.receive(5), message(0));
+    const silent = await connect(url, "k", 1); // ends later than the other one would
+    await assert.rejects(silent.receive(5), { message: "the connection was closed: the service is silent" });
+    for (let i = 1; i < most; i++) {
+      assert.equal(await flooded.receive(5), message(i));
+    }
+    flooded.close();
+  } finally {
+    server.close();
   }
 });
 

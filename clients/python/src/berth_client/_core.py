@@ -27,6 +27,8 @@ READ_TIMEOUT = 300.0
 """seconds without a byte of an answer; a large fork takes a while"""
 STREAM_TIMEOUT = 60.0
 """seconds without a byte of a stream, which has a ping every 15"""
+PATIENCE = 120.0
+"""seconds, the longest that a call waits because an answer says so; its caller knows better what to do in an hour"""
 CHUNK = 256 << 10
 """bytes of a file that are sent at once"""
 MESSAGE = 48 << 10
@@ -106,7 +108,8 @@ class Attempts:
     sent. A call that is safe to repeat is also tried again after a broken
     connection, 502, 507, and 503 with Retry-After. After a rate limit (429 with
     Retry-After) every call waits and is repeated, because it had no effect. A
-    quota is an error, because waiting does not help.
+    quota is an error, because waiting does not help, and so is what asks for more
+    than two minutes.
     """
 
     def __init__(self, config: Config, request: Request, first: int) -> None:
@@ -134,7 +137,7 @@ class Attempts:
             again = wait is not None and self._request.safe
         else:
             again = status in (502, 507) and self._request.safe
-        if not again:
+        if not again or (wait or 0) > PATIENCE:
             return None
         return self._next(wait)
 

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class BerthError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package.
+
+    args are the parameters of __init__, or one that is raised in another process
+    could not be read.
+    """
 
 
 class ConnectionFailed(BerthError):
@@ -27,9 +31,12 @@ class CommandFailed(BerthError):
     """A checked command failed; see result."""
 
     def __init__(self, result: ExecResult) -> None:
+        super().__init__(result)
         self.result = result
-        how = "timed out" if result.timed_out else f"ended with code {result.exit_code}"
-        super().__init__(f"the command {how}: {result.stderr[-500:].strip()}".rstrip(": "))
+
+    def __str__(self) -> str:
+        how = "timed out" if self.result.timed_out else f"ended with code {self.result.exit_code}"
+        return f"the command {how}: {self.result.stderr[-500:].strip()}".rstrip(": ")
 
 
 class BuildFailed(BerthError):
@@ -56,6 +63,7 @@ class APIError(BerthError):
         retry_after: float | None = None,
         fields: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(status, error, detail, request_id, retry_after, fields)
         self.status = status
         self.error = error
         self.detail = detail
@@ -65,8 +73,10 @@ class APIError(BerthError):
         """seconds to wait, according to the service"""
         self.fields = fields or {}
         """other members of the body, such as max and active of a quota"""
-        text = error + (f": {detail}" if detail else "") + f" (status {status}"
-        super().__init__(text + (f", request {request_id})" if request_id else ")"))
+
+    def __str__(self) -> str:
+        text = self.error + (f": {self.detail}" if self.detail else "") + f" (status {self.status}"
+        return text + (f", request {self.request_id})" if self.request_id else ")")
 
 
 class BadRequest(APIError):

@@ -32,24 +32,51 @@ T = TypeVar("T")
 Connection = AbstractAsyncContextManager[ClientConnection]
 
 _MAX_MESSAGE = 32 << 20
+_MAX_WAITING = 1024
+"""messages of a slow caller; behind more, the service's pings are not answered, and it ends the command"""
+
+
+class AsyncPool:
+    """Connections of this process and, where there is one, of its event loop.
+
+    Those of another cannot be used here: after a fork, two processes would read
+    each other's answers, and an event loop that has ended closes none.
+    """
+
+    def __init__(self) -> None:
+        self._now: tuple[object, httpx.AsyncClient] | None = None
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        here = _io.here()
+        if self._now is None or self._now[0] != here:
+            self._now = here, httpx.AsyncClient(follow_redirects=False, limits=CONNECTIONS)
+        return self._now[1]
+
+    async def aclose(self) -> None:
+        await self.http.aclose()
 
 
 class AsyncTransport:
-    """One pool of connections."""
+    """Makes calls with one credential."""
 
-    def __init__(self, config: Config, http: httpx.AsyncClient | None) -> None:
+    def __init__(self, config: Config, http: httpx.AsyncClient | AsyncPool | None) -> None:
         self.config = config
-        self._http = http or httpx.AsyncClient(follow_redirects=False, limits=CONNECTIONS)
+        self._from = AsyncPool() if http is None else http
         self._own = http is None
         self._last = 0
 
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        return self._from.http if isinstance(self._from, AsyncPool) else self._from
+
     async def aclose(self) -> None:
         if self._own:
-            await self._http.aclose()
+            await self._from.aclose()
 
     def with_token(self, token: str) -> AsyncTransport:
         """The same connections, with another credential."""
-        return AsyncTransport(replace(self.config, token=token), self._http)
+        return AsyncTransport(replace(self.config, token=token), self._from)
 
     async def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
         response = await self._open(call, read_timeout, whole=True)
@@ -107,6 +134,7 @@ class AsyncTransport:
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
                     ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
+                    max_queue=_MAX_WAITING,
                     compression=None,
                 )
                 ws = await connection.__aenter__()
@@ -133,7 +161,8 @@ class AsyncTransport:
         while True:
             url = attempts.url
             try:
-                response = await self._http.send(self._build(call, url, timeout), stream=True)
+                http = self._http
+                response = await http.send(self._build(http, call, url, timeout), stream=True)
                 try:
                     if whole or response.is_error:
                         await response.aread()
@@ -165,9 +194,9 @@ class AsyncTransport:
         if self._last == at:
             self._last = (at + 1) % len(self.config.urls)
 
-    def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
+    def _build(self, http: httpx.AsyncClient, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
         content: Any = call.content
-        return self._http.build_request(
+        return http.build_request(
             call.method,
             url + call.path,
             params=call.query or None,

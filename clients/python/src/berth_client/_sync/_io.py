@@ -1,10 +1,16 @@
 """What waiting is in the synchronous half."""
 
+import os
 import time
 
 from websockets.sync.client import ClientConnection
 
 sleep = time.sleep
+
+
+def here() -> object:
+    """The process in which this runs."""
+    return os.getpid()
 
 
 def receive(ws: ClientConnection, timeout: float | None) -> str | bytes:

@@ -33,24 +33,51 @@ T = TypeVar("T")
 Connection = AbstractContextManager[ClientConnection]
 
 _MAX_MESSAGE = 32 << 20
+_MAX_WAITING = 1024
+"""messages of a slow caller; behind more, the service's pings are not answered, and it ends the command"""
+
+
+class Pool:
+    """Connections of this process and, where there is one, of its event loop.
+
+    Those of another cannot be used here: after a fork, two processes would read
+    each other's answers, and an event loop that has ended closes none.
+    """
+
+    def __init__(self) -> None:
+        self._now: tuple[object, httpx.Client] | None = None
+
+    @property
+    def http(self) -> httpx.Client:
+        here = _io.here()
+        if self._now is None or self._now[0] != here:
+            self._now = here, httpx.Client(follow_redirects=False, limits=CONNECTIONS)
+        return self._now[1]
+
+    def close(self) -> None:
+        self.http.close()
 
 
 class Transport:
-    """One pool of connections."""
+    """Makes calls with one credential."""
 
-    def __init__(self, config: Config, http: httpx.Client | None) -> None:
+    def __init__(self, config: Config, http: httpx.Client | Pool | None) -> None:
         self.config = config
-        self._http = http or httpx.Client(follow_redirects=False, limits=CONNECTIONS)
+        self._from = Pool() if http is None else http
         self._own = http is None
         self._last = 0
 
+    @property
+    def _http(self) -> httpx.Client:
+        return self._from.http if isinstance(self._from, Pool) else self._from
+
     def close(self) -> None:
         if self._own:
-            self._http.close()
+            self._from.close()
 
     def with_token(self, token: str) -> Transport:
         """The same connections, with another credential."""
-        return Transport(replace(self.config, token=token), self._http)
+        return Transport(replace(self.config, token=token), self._from)
 
     def call(self, call: Call[T], read_timeout: float = READ_TIMEOUT) -> T:
         response = self._open(call, read_timeout, whole=True)
@@ -108,6 +135,7 @@ class Transport:
                     open_timeout=READ_TIMEOUT,  # the sandbox may have to be woken first
                     ping_timeout=READ_TIMEOUT,  # a pong waits behind input that a command is slow to read
                     max_size=_MAX_MESSAGE,
+                    max_queue=_MAX_WAITING,
                     compression=None,
                 )
                 ws = connection.__enter__()
@@ -134,7 +162,8 @@ class Transport:
         while True:
             url = attempts.url
             try:
-                response = self._http.send(self._build(call, url, timeout), stream=True)
+                http = self._http
+                response = http.send(self._build(http, call, url, timeout), stream=True)
                 try:
                     if whole or response.is_error:
                         response.read()
@@ -166,9 +195,9 @@ class Transport:
         if self._last == at:
             self._last = (at + 1) % len(self.config.urls)
 
-    def _build(self, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
+    def _build(self, http: httpx.Client, call: Request, url: str, timeout: httpx.Timeout) -> httpx.Request:
         content: Any = call.content
-        return self._http.build_request(
+        return http.build_request(
             call.method,
             url + call.path,
             params=call.query or None,
