@@ -14,6 +14,9 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
+// restoreTemp is what the copy of a backup that is being restored is called.
+const restoreTemp = "restore-*.tmp"
+
 // Backup writes this replica's whole state to w, in the format of snapshots.
 // On the leader it has everything acknowledged before the call.
 func (s *Store) Backup(w io.Writer) error {
@@ -47,7 +50,7 @@ func AmendBy[T record.Row](t record.Table[T], id string, change func(was T, ok b
 // was taken is gone. The amendments are part of the restored state: it
 // is never seen without them.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Amendment) (err error) {
-	f, err := os.CreateTemp(s.cfg.Dir, "restore-*.tmp")
+	f, err := os.CreateTemp(s.cfg.Dir, restoreTemp)
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
 	}
