@@ -150,3 +150,27 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// A file system whose inodes are used up has no room, whatever its free bytes are.
+func TestADiskWithoutInodesIsFull(t *testing.T) {
+	tier.Root(t)
+	dir := t.TempDir()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,nr_inodes=300"))
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
+	free := func() int64 {
+		t.Helper()
+		n, err := freeBytes(dir)
+		must(t, err)
+		return n
+	}
+	p := &preflight{cfg: Config{DataDir: dir}}
+	if _, err := p.disk(); free() == 0 || err != nil {
+		t.Errorf("empty, and there is room for %d bytes, %v", free(), err)
+	}
+	for i := range 100 {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+	}
+	if _, err := p.disk(); free() != 0 || err == nil || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("without inodes there is room for %d bytes, %v", free(), err)
+	}
+}
