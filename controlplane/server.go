@@ -443,6 +443,7 @@ func (s *Server) assemble() error {
 	payments := billing.New(c, billing.Config{Provider: s.cfg.payments(), Every: s.cfg.BillingSync})
 	trail := audit.New(c, s.cfg.audit())
 	replicas := cluster.New(c, cluster.Config{
+		Missing:       func(r raftstore.Reader) map[string]int { return reseal.Missing(r, s.sealer) },
 		CAFingerprint: s.me.ca.Fingerprint, Kept: s.cfg.KeptGrace, Events: s.events, AskPeer: s.askPeer,
 		Evacuated: sandboxes.Evacuated, Spread: sandboxes.Spread, StableAfter: s.cfg.ReplicaStableAfter, DeadAfter: s.cfg.ReplicaDeadAfter,
 	})

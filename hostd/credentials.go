@@ -121,6 +121,9 @@ func hostIDOf(dir string) (string, error) {
 	return id, nil
 }
 
+// joinBytes is more than what a join stores.
+const joinBytes = 64 << 10
+
 // Join obtains the host's certificate and stores it. A directory that holds one
 // already is left alone: a second join would leave the first identity without
 // an owner.
@@ -131,9 +134,16 @@ func Join(ctx context.Context, dir string, in heartbeat.JoinRequest) error {
 	if _, err := os.Stat(filepath.Join(dir, fileCert)); err == nil {
 		return fmt.Errorf("%s holds a certificate already: this host has joined (to join anew, remove the agent on the control plane and the directory here)", dir)
 	}
-	// Before the token is spent.
+	// Before the token is spent, and the id is taken.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of certificates: %w", err)
+	}
+	room := filepath.Join(dir, "room")
+	if err := atomicfile.Write(room, make([]byte, joinBytes), 0o600); err != nil {
+		return fmt.Errorf("the certificate could not be stored: %w", err)
+	}
+	if err := os.Remove(room); err != nil {
+		return fmt.Errorf("the certificate could not be stored: %w", err)
 	}
 	c, err := heartbeat.Join(ctx, in)
 	if err != nil {

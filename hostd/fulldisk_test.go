@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
+	"github.com/berth-cloud/berth/hostd/heartbeat"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/hostd/ledger"
@@ -148,5 +149,42 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A file system whose inodes are used up has no room, whatever its free bytes are.
+func TestADiskWithoutInodesIsFull(t *testing.T) {
+	tier.Root(t)
+	dir := t.TempDir()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,nr_inodes=300"))
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
+	free := func() int64 {
+		t.Helper()
+		n, err := freeBytes(dir)
+		must(t, err)
+		return n
+	}
+	p := &preflight{cfg: Config{DataDir: dir}}
+	if _, err := p.disk(); free() == 0 || err != nil {
+		t.Errorf("empty, and there is room for %d bytes, %v", free(), err)
+	}
+	for i := range 100 {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+	}
+	if _, err := p.disk(); free() != 0 || err == nil || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("without inodes there is room for %d bytes, %v", free(), err)
+	}
+}
+
+// A join on a disk without room ends before it asks for a certificate, which would use up the
+// token and the id.
+func TestAJoinWithoutRoomSpendsNoToken(t *testing.T) {
+	tier.Root(t)
+	dir := t.TempDir()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32k"))
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, 0)) })
+	err := Join(t.Context(), dir, heartbeat.JoinRequest{Peers: []string{"127.0.0.1:1"}, Token: "bjt_x", CASHA256: strings.Repeat("0", 64), HostID: "h1"})
+	if !errors.Is(err, syscall.ENOSPC) { // nobody is asked: nobody listens there
+		t.Error(err)
 	}
 }

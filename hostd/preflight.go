@@ -256,6 +256,9 @@ func (p *preflight) disk() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if st, err := statfs(p.cfg.DataDir); err == nil && lacksFiles(st) {
+		return "", fmt.Errorf("%s has %d inodes free of %d (df -i): no sandbox is taken until files can be made; remove some, or move BERTH_DATA_DIR", p.cfg.DataDir, st.Ffree, st.Files)
+	}
 	free := bytes >> 20
 	if free < int64(p.cfg.DiskHeadroomMB) {
 		return "", fmt.Errorf("%s has %d MB free and %d must stay free (BERTH_DISK_HEADROOM_MB): no sandbox is taken until there is room; delete some, or move BERTH_DATA_DIR", p.cfg.DataDir, free, p.cfg.DiskHeadroomMB)

@@ -35,11 +35,25 @@ func attached(boxes []ledger.Record) map[string]string {
 	return out
 }
 
-// freeBytes is what an unprivileged user may still write below a path.
+// spareFiles is how many files there must be room for, which are more than a sandbox has.
+const spareFiles = 256
+
+// freeBytes is what an unprivileged user may still write below a path: nothing, where hardly a
+// file can be made.
 func freeBytes(path string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(path, &st); err != nil {
-		return 0, fmt.Errorf("free space of %s: %w", path, err)
+	st, err := statfs(path)
+	if err != nil || lacksFiles(st) {
+		return 0, err
 	}
 	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// lacksFiles reports whether a file system has used up its inodes. Some have no number of them.
+func lacksFiles(st syscall.Statfs_t) bool { return st.Files > 0 && st.Ffree < spareFiles }
+
+func statfs(path string) (st syscall.Statfs_t, err error) {
+	if err := syscall.Statfs(path, &st); err != nil {
+		return st, fmt.Errorf("free space of %s: %w", path, err)
+	}
+	return st, nil
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/berth-cloud/berth/atomicfile"
 )
@@ -28,7 +29,8 @@ const (
 )
 
 // Read returns the certificate of a directory and its key, in PEM: the one that was issued
-// last, also if somebody has put a new node.crt and node.key beside a renewed one.
+// last, also if somebody has put a new node.crt and node.key beside a renewed one. One that is
+// not valid yet counts only if the other is neither: it was issued while the clock was wrong.
 func Read(dir string) (certPEM, keyPEM []byte, err error) {
 	certPEM, keyPEM, err = readPair(dir)
 	both, renewedErr := os.ReadFile(filepath.Join(dir, FileRenewed))
@@ -43,12 +45,21 @@ func Read(dir string) (certPEM, keyPEM []byte, err error) {
 		return nil, nil, fmt.Errorf("%s: %w (remove it to use %s)", filepath.Join(dir, FileRenewed), renewedErr, FileCert)
 	}
 	if err == nil {
-		if first, perr := tls.X509KeyPair(certPEM, keyPEM); perr == nil && first.Leaf.NotBefore.After(renewed.Leaf.NotBefore) {
-			return certPEM, keyPEM, nil
+		if first, perr := tls.X509KeyPair(certPEM, keyPEM); perr == nil {
+			now, last := time.Now(), first.Leaf.NotBefore.After(renewed.Leaf.NotBefore)
+			if early(renewed.Leaf, now) != early(first.Leaf, now) {
+				last = early(renewed.Leaf, now)
+			}
+			if last {
+				return certPEM, keyPEM, nil
+			}
 		}
 	}
 	return both, both, nil
 }
+
+// early reports whether a certificate is not valid yet.
+func early(leaf *x509.Certificate, now time.Time) bool { return now.Before(leaf.NotBefore) }
 
 func readPair(dir string) (certPEM, keyPEM []byte, err error) {
 	if certPEM, err = os.ReadFile(filepath.Join(dir, FileCert)); err != nil {
@@ -119,11 +130,13 @@ func (c *Certificate) Replace(certPEM, keyPEM []byte) error {
 	}
 	now := c.current.Load()
 	issuer := c.trust.Issuer(next.Leaf)
+	wrong := early(now.Leaf, time.Now()) // it may be older than one that nobody accepts
 	switch {
 	case next.Leaf.Subject.CommonName != now.Leaf.Subject.CommonName:
 		return fmt.Errorf("%w: it is for %q", ErrOther, next.Leaf.Subject.CommonName)
 	case issuer == nil:
 		return fmt.Errorf("%w: it is from an authority that is not trusted", ErrOther)
+	case wrong:
 	case now.Leaf.CheckSignatureFrom(issuer) != nil: // of another authority: it may be renewed in its first second
 		if next.Leaf.NotBefore.Before(now.Leaf.NotBefore) {
 			return fmt.Errorf("%w: it is older", ErrOther) // a restart would not read it

@@ -250,6 +250,46 @@ func TestTheOneThatWasIssuedLastIsRead(t *testing.T) {
 	}
 }
 
+// A certificate that was issued while the clock was ahead is refused by everybody once the clock
+// is right. It is renewed at once, and one that an operator puts beside it counts.
+func TestACertificateFromTheFutureIsReplaced(t *testing.T) {
+	now := time.Now()
+	fromTheFuture := func() *rig {
+		r := newRig(t, 30*day)
+		r.now = now.Add(60 * day)
+		if r.Check(t.Context()); !early(r.Certificate.Leaf(), now) {
+			t.Fatal("it is not renewed while the clock is ahead")
+		}
+		r.now = now
+		return r
+	}
+	r := fromTheFuture()
+	r.Check(t.Context())
+	if leaf := r.Certificate.Leaf(); early(leaf, now) || now.After(leaf.NotAfter) || !r.load().Leaf().Equal(leaf) {
+		t.Errorf("it is valid from %s to %s, and that of the directory from %s", leaf.NotBefore, leaf.NotAfter, r.load().Leaf().NotBefore)
+	}
+
+	r = fromTheFuture()
+	r.fails = errors.New("refused")
+	r.Check(t.Context())
+	if !strings.Contains(r.log.String(), "not valid yet") || !strings.Contains(r.log.String(), "do this") {
+		t.Errorf("the log has no reason or no remedy: %s", r.log.String())
+	}
+	cert, key := r.ca.issue("host:h1", now.Add(-time.Hour), 30*day)
+	r.write(FileCert, cert)
+	r.write(FileKey, key)
+	if early(r.load().Leaf(), now) {
+		t.Error("one that is not valid yet is used, and not that of an operator")
+	}
+
+	// The clock of now is wrong, if the authority is not valid by it either.
+	r = newRig(t, 30*day)
+	r.now = start.Add(-365 * day)
+	if r.Check(t.Context()); r.asked != 0 {
+		t.Error("it is renewed by a clock that is wrong")
+	}
+}
+
 func TestOnlyARenewalIsTaken(t *testing.T) {
 	r := newRig(t, 30*day)
 	first := r.Certificate.Leaf()

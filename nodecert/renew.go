@@ -146,6 +146,14 @@ func (r *Renewer) outdated(leaf *x509.Certificate) bool {
 	return issuer == nil || CAID(issuer) != r.signs
 }
 
+// wrong reports whether the certificate was issued while a clock was ahead: it is not valid
+// yet. If its authority is not either, it is the clock of now that is wrong, and a certificate
+// by it would be worse.
+func (r *Renewer) wrong(leaf *x509.Certificate, now time.Time) bool {
+	issuer := r.Certificate.Trust().Issuer(leaf)
+	return early(leaf, now) && issuer != nil && !early(issuer, now)
+}
+
 // check renews the certificate if it is time, and reports whether it did.
 func (r *Renewer) check(ctx context.Context) bool {
 	leaf, now := r.Certificate.Leaf(), r.Clock()
@@ -155,7 +163,8 @@ func (r *Renewer) check(ctx context.Context) bool {
 	if r.of != leaf {
 		r.of, r.due, r.retry = leaf, Due(leaf, r.Jitter()), time.Time{}
 	}
-	if now.Before(r.due) && !r.outdated(leaf) || now.Before(r.retry) && r.retry.Sub(now) <= 2*retryEvery { // further away only if the clock was set back
+	wrong := r.wrong(leaf, now)
+	if now.Before(r.due) && !r.outdated(leaf) && !wrong || now.Before(r.retry) && r.retry.Sub(now) <= 2*retryEvery { // further away only if the clock was set back
 		return false
 	}
 	err := r.renew(ctx)
@@ -167,6 +176,11 @@ func (r *Renewer) check(ctx context.Context) bool {
 		return true
 	}
 	r.retry = now.Add(retryEvery + time.Duration(r.Jitter()*float64(retryEvery)))
+	if wrong {
+		r.Log.ErrorContext(ctx, "this node's certificate is not valid yet, and the others refuse it: it was issued while a clock was wrong", "identity", leaf.Subject.CommonName,
+			"valid_from", leaf.NotBefore, "remedy", r.Remedy, "error", err)
+		return false
+	}
 	if now.After(leaf.NotAfter) {
 		r.Log.ErrorContext(ctx, "this node's certificate has expired, and the others refuse it", "identity", leaf.Subject.CommonName,
 			"expired_at", leaf.NotAfter, "remedy", r.Remedy, "error", err)

@@ -14,6 +14,9 @@ import (
 	"github.com/berth-cloud/berth/raftstore/record"
 )
 
+// restoreTemp is what the copy of a backup that is being restored is called.
+const restoreTemp = "restore-*.tmp"
+
 // Backup writes this replica's whole state to w, in the format of snapshots.
 // On the leader it has everything acknowledged before the call.
 func (s *Store) Backup(w io.Writer) error {
@@ -45,9 +48,9 @@ func AmendBy[T record.Row](t record.Table[T], id string, change func(was T, ok b
 // leader. The backup is read and checked in full before anything is changed.
 // Transactions under way are waited for; everything written after the backup
 // was taken is gone. The amendments are part of the restored state: it
-// is never seen without them.
-func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Amendment) (err error) {
-	f, err := os.CreateTemp(s.cfg.Dir, "restore-*.tmp")
+// is never seen without them. check, unless it is nil, may refuse what the backup has.
+func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, check func(Reader) error, amendments ...Amendment) (err error) {
+	f, err := os.CreateTemp(s.cfg.Dir, restoreTemp)
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
 	}
@@ -63,6 +66,11 @@ func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, amendments ...Am
 	db, index, err := readSnapshot(f, s.fsm.set)
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
+	}
+	if check != nil {
+		if err := check(&Snapshot{state: newState(db, index, 0), set: s.fsm.set}); err != nil {
+			return fmt.Errorf("restore backup: %w", err)
+		}
 	}
 	if len(amendments) > 0 {
 		if err := s.fsm.set.amend(db, index, s.cfg.Clock().UTC(), amendments); err != nil {

@@ -193,17 +193,17 @@ func TestBackupAndRestore(t *testing.T) {
 	good := backup.Bytes()
 	before := dump(c.leader().View())
 	for name, b := range map[string][]byte{"empty": nil, "truncated": good[:len(good)-1], "not one": []byte(strings.Repeat("x", 4096))} {
-		if err := c.leader().RestoreBackup(bg, bytes.NewReader(b)); !errors.Is(err, ErrBadBackup) {
+		if err := c.leader().RestoreBackup(bg, bytes.NewReader(b), nil); !errors.Is(err, ErrBadBackup) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if dump(c.leader().View()) != before {
 		t.Fatal("a bad backup changed something")
 	}
-	if err := c.followers()[0].RestoreBackup(bg, bytes.NewReader(good)); !errors.Is(err, ErrNotLeader) {
+	if err := c.followers()[0].RestoreBackup(bg, bytes.NewReader(good), nil); !errors.Is(err, ErrNotLeader) {
 		t.Errorf("on a follower: %v", err)
 	}
-	if err := c.leader().RestoreBackup(bg, bytes.NewReader(good)); err != nil {
+	if err := c.leader().RestoreBackup(bg, bytes.NewReader(good), nil); err != nil {
 		t.Fatal(err)
 	}
 	check := func() {
@@ -231,7 +231,7 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	// Into another cluster.
 	d := newCluster(t, 1, nil)
-	if err := d.leader().RestoreBackup(bg, bytes.NewReader(good)); err != nil {
+	if err := d.leader().RestoreBackup(bg, bytes.NewReader(good), nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := Get(d.leader().View(), record.Workspaces, "kept"); !ok {
@@ -343,7 +343,7 @@ func TestAmendmentsArePartOfARestore(t *testing.T) {
 		}
 		return &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "new", Keep: time.Hour}
 	})
-	if err := leader.RestoreBackup(t.Context(), &backup, amended); err != nil {
+	if err := leader.RestoreBackup(t.Context(), &backup, nil, amended); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range c.all {

@@ -45,7 +45,7 @@ func TestSalvageOfTheLastReplica(t *testing.T) {
 				t.Errorf("the directory had\n%s\nand has\n%s", before, after)
 			}
 			fresh := newCluster(t, 1, nil)
-			if err := fresh.leader().RestoreBackup(bg, &backup); err != nil {
+			if err := fresh.leader().RestoreBackup(bg, &backup, nil); err != nil {
 				t.Fatal(err)
 			}
 			if got := dump(fresh.leader().View()); got != want {
@@ -111,7 +111,7 @@ func TestSalvageAmendsWhatItWritesByTheLastMembers(t *testing.T) {
 				}
 				return &record.Cluster{Name: "added"}
 			})
-			if err := fresh.RestoreBackup(bg, &backup, added); err != nil {
+			if err := fresh.RestoreBackup(bg, &backup, nil, added); err != nil {
 				t.Fatal(err)
 			}
 			row, _ := Get(fresh.View(), record.Clusters, record.ClusterID)

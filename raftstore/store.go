@@ -92,9 +92,9 @@ func (s *Store) start(ctx context.Context, bolt *disk) error {
 		return err
 	}
 	hc := newHCLog(s.cfg.Logger)
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(s.cfg.Dir, s.cfg.SnapshotRetain, hc)
+	snaps, err := openSnapshots(s.cfg.Dir, s.cfg.SnapshotRetain, hc)
 	if err != nil {
-		return fmt.Errorf("open snapshots: %w", err)
+		return err
 	}
 	logs, err := raft.NewLogCache(512, bolt)
 	if err != nil {

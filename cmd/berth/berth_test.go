@@ -417,7 +417,7 @@ func (p *planeCluster) AcceptRestore(context.Context) error {
 	return os.WriteFile(filepath.Join(p.dir, "accepted"), nil, 0o600)
 }
 
-func (p *planeCluster) Restore(_ context.Context, r io.Reader) error {
+func (p *planeCluster) Restore(_ context.Context, r io.Reader, _ bool) error {
 	b, err := io.ReadAll(r)
 	if err == nil && string(b) != "the store\n" {
 		err = &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup"}

@@ -132,13 +132,16 @@ func (a *app) raftBackup() *cobra.Command {
 }
 
 func (a *app) raftRestore() *cobra.Command {
-	var sure bool
+	var sure, withoutKeys bool
 	cmd := a.operate("restore FILE", "Replace the control store with a backup",
 		`  berth raft restore --yes berth-2026-11-20.backup`, 1,
 		func(ctx context.Context, c *api.Client, args []string) error {
 			b, err := os.ReadFile(args[0])
 			if err != nil {
 				return err
+			}
+			if withoutKeys {
+				return c.RestoreWithoutKeys(ctx, b)
 			}
 			return c.Restore(ctx, b)
 		})
@@ -150,6 +153,7 @@ func (a *app) raftRestore() *cobra.Command {
 		return run(cmd, args)
 	}
 	cmd.Flags().BoolVar(&sure, "yes", false, "confirm that everything is replaced")
+	cmd.Flags().BoolVar(&withoutKeys, "without-keys", false, "also a backup with secrets that the cluster's sealing keys do not open: they are lost")
 	return cmd
 }
 

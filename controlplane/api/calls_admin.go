@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 )
 
 // RaftStatus returns the control store's status as one replica sees it (operators
@@ -52,14 +53,27 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// Restore replaces everything in the control store with a backup (operators only).
+// Restore replaces everything in the control store with a backup (operators only). A backup
+// with secrets that the cluster's sealing keys do not open is refused.
 func (c *Client) Restore(ctx context.Context, backup []byte) error {
-	return c.done(ctx, call{
+	return c.done(ctx, restore(backup))
+}
+
+// RestoreWithoutKeys is Restore also of a backup with secrets that the cluster's sealing keys
+// do not open: they are lost (operators only).
+func (c *Client) RestoreWithoutKeys(ctx context.Context, backup []byte) error {
+	cl := restore(backup)
+	cl.query = url.Values{"without_keys": {"true"}}
+	return c.done(ctx, cl)
+}
+
+func restore(backup []byte) call {
+	return call{
 		method: http.MethodPost,
 		path:   join([]string{Version, "admin", "raft", "restore"}),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
 		body:   backup,
-	})
+	}
 }
 
 // AcceptRestore lets hosts remove at once what the restored backup does not know;

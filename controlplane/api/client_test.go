@@ -286,6 +286,7 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		func() error { return c.RemovePeer(ctx, "r4") },
 		func() error { return c.TransferLeadership(ctx, "") },
 		func() error { return c.Restore(ctx, []byte("store")) },
+		func() error { return c.RestoreWithoutKeys(ctx, []byte("store")) },
 		func() error { _, _, err := c.ListAgents(ctx, Page{}); return err },
 		func() error {
 			_, err := c.AgentEvents(ctx, "h", EventQuery{Since: time.Unix(1_800_000_000, 0)})
@@ -325,6 +326,7 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		"DELETE|/v1/admin/raft/peers/r4" + bearer + "|",
 		"POST|/v1/admin/raft/transfer-leadership" + bearer + "|{}",
 		"POST|/v1/admin/raft/restore" + bearer + "|store",
+		"POST|/v1/admin/raft/restore?without_keys=true" + bearer + "|store",
 		"GET|/v1/admin/agents" + bearer + "|",
 		"GET|/v1/admin/agents/h/events?since=2027-01-15T08%3A00%3A00.000Z" + bearer + "|",
 		"POST|/v1/admin/agents/h/drain" + bearer + "|{}",

@@ -25,6 +25,10 @@ type Config struct {
 	// Kept is for how long after a restore hosts keep what has no row.
 	Kept time.Duration
 
+	// Missing counts the sealed values of a backup by the keys that this replica has not;
+	// nil: it has all.
+	Missing func(r raftstore.Reader) map[string]int
+
 	// Events has the events that belong to no sandbox.
 	Events EventStore
 

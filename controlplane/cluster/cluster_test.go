@@ -11,10 +11,13 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/cluster"
 	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/controlplane/internal/testplane"
+	"github.com/berth-cloud/berth/controlplane/reseal"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/raftstore/seal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,7 +107,7 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	}
 	testplane.Want(t, replicas.RemoveRouter(t.Context(), "R1"), apierror.ENotFound, "")
 	testplane.Want(t, replicas.TransferLeadership(t.Context(), api.TransferLeadership{To: "zz"}), apierror.ENotFound, "")
-	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup")), apierror.EInvalid, "invalid backup")
+	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup"), false), apierror.EInvalid, "invalid backup")
 }
 
 // Neither what was removed after the backup was taken is trusted after its restore, nor what
@@ -124,7 +127,7 @@ func TestWhoWasRemovedStaysRemovedAfterARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	removed([]string{"y", "z"}, []string{"r2", "r3"})
-	if err := replicas.Restore(t.Context(), &backup); err != nil {
+	if err := replicas.Restore(t.Context(), &backup, false); err != nil {
 		t.Fatal(err)
 	}
 	row, _ := raftstore.Get(p.LeaderNode().Store.View(), record.Clusters, record.ClusterID)
@@ -158,10 +161,71 @@ func TestNamesAfterARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	call(record.OriginID, "another")
-	if err := replicas.Restore(t.Context(), &backup); err != nil {
+	if err := replicas.Restore(t.Context(), &backup, false); err != nil {
 		t.Fatal(err)
 	}
 	if name(record.OriginID) != "owner" || name(record.ClusterID) == "first" || name(record.ClusterID) == "" {
 		t.Errorf("the cluster is %q, and owns what is %q's", name(record.ClusterID), name(record.OriginID))
 	}
+}
+
+// A backup with secrets that no sealing key opens changes nothing, unless they may be lost: the
+// records that it would replace may be the last with secrets.
+func TestABackupThatIsSealedWithOtherKeysIsRefused(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	n := p.LeaderNode()
+	then, now := newKeys(t), newKeys(t)
+	with := func(keys *seal.Keyring) *cluster.Cluster {
+		return cluster.New(n.Core, cluster.Config{Missing: func(r raftstore.Reader) map[string]int { return reseal.Missing(r, keys) }})
+	}
+	secret, err := then.Seal([]byte("secret"), record.WebhookContext("hook"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.WebhookEndpoints, &record.WebhookEndpoint{Meta: record.Meta{ID: "hook"}, WorkspaceID: "ws", SecretSealed: secret})
+		return nil
+	})
+	var backup bytes.Buffer
+	if err := n.Replicas.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	later := func() bool {
+		_, ok := raftstore.Get(n.Store.View(), record.Workspaces, "later")
+		return ok
+	}
+	for name, c := range map[string]struct {
+		keys        *seal.Keyring
+		withoutKeys bool
+		refused     bool
+	}{
+		"with the keys of now":               {keys: now, refused: true},
+		"with the keys of now, and the flag": {keys: now, withoutKeys: true},
+		"with the keys of then":              {keys: then},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.Update(func(tx *raftstore.Tx) error {
+				raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "later"}, Name: "later"})
+				return nil
+			})
+			err := with(c.keys).Restore(t.Context(), bytes.NewReader(backup.Bytes()), c.withoutKeys)
+			if c.refused {
+				testplane.Want(t, err, apierror.EConflict, "backup is sealed with other keys")
+			} else if err != nil {
+				t.Error(err)
+			}
+			if later() != c.refused {
+				t.Errorf("what is newer than the backup is there: %t", later())
+			}
+		})
+	}
+}
+
+func newKeys(t *testing.T) *seal.Keyring {
+	t.Helper()
+	keys, err := seal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
 }

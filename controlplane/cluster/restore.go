@@ -3,8 +3,11 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/controlplane/core"
@@ -23,9 +26,16 @@ func (s *Cluster) Backup(ctx context.Context, w io.Writer) error {
 // Restore replaces the control store's content with a backup. Who was removed is trusted no
 // more afterwards: the backup does not know who was since, and a new cluster that it is
 // restored into does not know who was before.
-func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
+//
+// A backup with secrets that this replica cannot open is refused unless withoutKeys: they
+// would be lost, with the records that are replaced.
+func (s *Cluster) Restore(ctx context.Context, r io.Reader, withoutKeys bool) error {
+	check := s.openable
+	if withoutKeys {
+		check = nil
+	}
 	now, _ := raftstore.Get(s.core.Store.View(), record.Clusters, record.ClusterID)
-	err := s.core.Store.RestoreBackup(ctx, r, raftstore.AmendBy(record.Clusters, record.ClusterID, func(was *record.Cluster, _ bool) *record.Cluster {
+	err := s.core.Store.RestoreBackup(ctx, r, check, raftstore.AmendBy(record.Clusters, record.ClusterID, func(was *record.Cluster, _ bool) *record.Cluster {
 		row := NewRow(s.cfg.Kept)
 		for _, c := range []*record.Cluster{was, now} {
 			if c != nil {
@@ -39,10 +49,30 @@ func (s *Cluster) Restore(ctx context.Context, r io.Reader) error {
 		return &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
 	}
 	var own *apierror.Error
-	if errors.As(err, &own) { // from the reader: the body was too large or ended early
+	if errors.As(err, &own) { // from the check, or from the reader: the body was too large or ended early
 		return own
 	}
 	return core.StoreError(err)
+}
+
+// openable refuses a backup with secrets whose keys this replica has not.
+func (s *Cluster) openable(r raftstore.Reader) error {
+	if s.cfg.Missing == nil {
+		return nil
+	}
+	missing := s.cfg.Missing(r)
+	if len(missing) == 0 {
+		return nil
+	}
+	values := 0
+	for _, n := range missing {
+		values += n
+	}
+	return &apierror.Error{
+		Code: apierror.EConflict, Message: "backup is sealed with other keys",
+		Detail: fmt.Sprintf("%d secrets in it need the keys %s, which are not in seal.key: copy the seal.key of its time to all replicas first, or restore without these secrets",
+			values, strings.Join(slices.Sorted(maps.Keys(missing)), ", ")),
+	}
 }
 
 // AcceptRestore lets hosts remove at once what the restored backup does not know.

@@ -95,9 +95,17 @@ func (w *backupWriter) Write(p []byte) (int, error) {
 }
 
 func (a *API) restore(c *gin.Context) error {
+	q, err := queryOf(c, "without_keys")
+	if err != nil {
+		return err
+	}
+	withoutKeys, err := booleanOf(q, "without_keys")
+	if err != nil {
+		return err
+	}
 	body := newStream(c, maxRestoreBody)
 	defer body.leave()
-	if err := a.cfg.Cluster.Restore(c.Request.Context(), body); err != nil {
+	if err := a.cfg.Cluster.Restore(c.Request.Context(), body, withoutKeys); err != nil {
 		// An incomplete upload must not be reported as a damaged backup.
 		return cmp.Or(body.failure(), err)
 	}

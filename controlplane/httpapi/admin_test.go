@@ -119,6 +119,11 @@ func TestRestore(t *testing.T) {
 	if w := r.call(http.MethodPost, "/v1/admin/raft/restore", "operator", "\x00the store\xff"); w.Code != 204 || got != "\x00the store\xff" {
 		t.Errorf("got %d %q", w.Code, got)
 	}
+	for query, want := range map[string]bool{"": false, "?without_keys=false": false, "?without_keys=true": true} {
+		if w := r.call(http.MethodPost, "/v1/admin/raft/restore"+query, "operator", "x"); w.Code != 204 || r.cluster.withoutKeys != want {
+			t.Errorf("%q: got %d, without keys: %t", query, w.Code, r.cluster.withoutKeys)
+		}
+	}
 	t.Run("larger than any", func(t *testing.T) {
 		req := request(t, http.MethodPost, "/v1/admin/raft/restore", "operator", "x")
 		req.Body = io.NopCloser(io.LimitReader(zeros{}, maxRestoreBody+2))

@@ -71,7 +71,7 @@ type Cluster interface {
 	RemoveRouter(ctx context.Context, name string) error
 	TransferLeadership(ctx context.Context, in api.TransferLeadership) error
 	Backup(ctx context.Context, w io.Writer) error
-	Restore(ctx context.Context, r io.Reader) error
+	Restore(ctx context.Context, r io.Reader, withoutKeys bool) error
 	AcceptRestore(ctx context.Context) error
 	Agents(ctx context.Context, o core.ListOptions) (page []api.Agent, next string, err error)
 	Agent(ctx context.Context, id string) (api.Agent, error)

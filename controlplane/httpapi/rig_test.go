@@ -144,6 +144,7 @@ type fakeCluster struct {
 	transfer    func(to string) error
 	backup      func(io.Writer) error
 	restore     func(io.Reader) error
+	withoutKeys bool // what restore was called with
 	changeAgent func(verb, id string) (api.Agent, error)
 	joinToken   func(api.CreateJoinToken) (api.JoinToken, error)
 }
@@ -160,9 +161,12 @@ func (f *fakeCluster) RemovePeer(_ context.Context, id string) error { return f.
 func (f *fakeCluster) TransferLeadership(_ context.Context, in api.TransferLeadership) error {
 	return f.transfer(in.To)
 }
-func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error  { return f.backup(w) }
-func (f *fakeCluster) AcceptRestore(context.Context) error          { return nil }
-func (f *fakeCluster) Restore(_ context.Context, r io.Reader) error { return f.restore(r) }
+func (f *fakeCluster) Backup(_ context.Context, w io.Writer) error { return f.backup(w) }
+func (f *fakeCluster) AcceptRestore(context.Context) error         { return nil }
+func (f *fakeCluster) Restore(_ context.Context, r io.Reader, withoutKeys bool) error {
+	f.withoutKeys = withoutKeys
+	return f.restore(r)
+}
 func (f *fakeCluster) Agents(_ context.Context, o core.ListOptions) (page []api.Agent, next string, err error) {
 	at, _ := strconv.Atoi(o.Cursor)
 	if at+o.Limit < len(f.agents) {

@@ -43,8 +43,11 @@ func adminRoutes() []route {
 		}},
 		{post, "/v1/admin/raft/restore", operator, (*API).restore, operation{
 			id: "restore", tag: "Administration", summary: "Restore the control store from a backup",
+			detail:   "A backup whose secrets need sealing keys that the cluster has not is refused, unless they may be lost.",
+			query:    []parameter{{name: "without_keys", description: "Also a backup with secrets that cannot be opened: they are lost.", schema: aBoolean}},
 			bodyType: backupType, status: 204,
-			failures: []apierror.Error{{Code: apierror.EInvalid, Message: "invalid backup"}},
+			failures: append(refusals(apierror.EInvalid, "invalid backup", "invalid without_keys"),
+				apierror.Error{Code: apierror.EConflict, Message: "backup is sealed with other keys"}),
 		}},
 		{del, "/v1/admin/raft/restore", operator, (*API).acceptRestore, operation{
 			id: "acceptRestore", tag: "Administration", summary: "End the grace period after a restore",

@@ -63,14 +63,12 @@ func Follow(ctx context.Context, keys *seal.Keyring, path string, every time.Dur
 func (r *Resealer) Pass(ctx context.Context) {
 	found := map[seal.KeyID]int{}
 	done, err := 0, error(nil)
-	for _, again := range []func(context.Context, *Resealer, map[seal.KeyID]int) (int, error){
-		table(record.EnvParts), table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
-		table(record.RepoEnvs), table(record.WebhookEndpoints), table(record.CertFiles),
-	} {
+	for _, t := range tables {
 		var n int
-		if n, err = again(ctx, r, found); err != nil {
+		if n, err = t.again(ctx, r); err != nil {
 			break
 		}
+		t.count(r.store.View(), found)
 		done += n
 	}
 	for _, k := range raftstore.All(r.store.View(), record.IdempotencyKeys) {
@@ -81,6 +79,24 @@ func (r *Resealer) Pass(ctx context.Context) {
 		}
 	}
 	r.tell(ctx, done, found, err)
+}
+
+// Missing counts the values that do not open in what a store or a backup has, by the keys
+// that the keyring lacks. Answers that idempotency keys keep are not counted: nothing else
+// needs them.
+func Missing(r raftstore.Reader, keys *seal.Keyring) map[string]int {
+	found := map[seal.KeyID]int{}
+	for _, t := range tables {
+		t.count(r, found)
+	}
+	for _, id := range keys.Keys() {
+		delete(found, id)
+	}
+	out := map[string]int{}
+	for id, n := range found {
+		out[id.String()] = n
+	}
+	return out
 }
 
 // tell records what a pass has left, and logs what an operator waits for.
@@ -106,14 +122,23 @@ func (r *Resealer) tell(ctx context.Context, done int, left map[seal.KeyID]int, 
 	}
 }
 
-// table returns what seals the rows of a table again. It counts the values that a key
-// has afterwards.
+// tables are those whose rows have sealed values.
+var tables = []sealedTable{
+	table(record.EnvParts), table(record.Sandboxes), table(record.Snapshots), table(record.Builds), table(record.Databases), table(record.Apps),
+	table(record.RepoEnvs), table(record.WebhookEndpoints), table(record.CertFiles),
+}
+
+type sealedTable struct {
+	again func(ctx context.Context, r *Resealer) (done int, err error) // seals its rows again
+	count func(r raftstore.Reader, found map[seal.KeyID]int)           // adds the values that each key has
+}
+
 func table[T interface {
 	record.Row
 	record.Sealed
 	Clone() T
-}](t record.Table[T]) func(context.Context, *Resealer, map[seal.KeyID]int) (int, error) {
-	return func(ctx context.Context, r *Resealer, found map[seal.KeyID]int) (done int, err error) {
+}](t record.Table[T]) sealedTable {
+	return sealedTable{again: func(ctx context.Context, r *Resealer) (done int, err error) {
 		primary, keys := r.keys.Primary(), r.keys.Keys()
 		var due []string
 		for _, row := range raftstore.All(r.store.View(), t) {
@@ -133,13 +158,14 @@ func table[T interface {
 				return done, err
 			}
 		}
-		for _, row := range raftstore.All(r.store.View(), t) {
+		return done, nil
+	}, count: func(r raftstore.Reader, found map[seal.KeyID]int) {
+		for _, row := range raftstore.All(r, t) {
 			for _, v := range row.SealedValues() {
 				count(found, *v.Value)
 			}
 		}
-		return done, nil
-	}
+	}}
 }
 
 // reseal seals the values of rows again, in one transaction, or in more if the rows are

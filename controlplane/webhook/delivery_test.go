@@ -368,7 +368,7 @@ func TestARestoredBackupSendsNothingAgainAtOnce(t *testing.T) {
 	restored := raftstore.AmendBy(record.Clusters, record.ClusterID, func(*record.Cluster, bool) *record.Cluster {
 		return &record.Cluster{Meta: record.Meta{ID: record.ClusterID}, Name: "cl-restored", Keep: time.Hour}
 	})
-	if err := r.Leader().Store.RestoreBackup(t.Context(), &backup, restored); err != nil {
+	if err := r.Leader().Store.RestoreBackup(t.Context(), &backup, nil, restored); err != nil {
 		t.Fatal(err)
 	}
 	later := r.test(e.ID)

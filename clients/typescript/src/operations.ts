@@ -1955,12 +1955,16 @@ export function resetCredentials(id: string): Call<m.DatabaseConnection> {
   };
 }
 
-/** Restore the control store from a backup. */
-export function restore(content: Body): Nothing {
+/**
+ * Restore the control store from a backup. A backup whose secrets need sealing keys that the
+ * cluster has not is refused, unless they may be lost.
+ */
+export function restore(content: Body, options: { without_keys?: boolean | undefined } = {}): Nothing {
   return {
     kind: "nothing",
     method: "POST",
     path: "/v1/admin/raft/restore",
+    query: { without_keys: options.without_keys },
     content,
   };
 }

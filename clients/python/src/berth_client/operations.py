@@ -1999,11 +1999,16 @@ def reset_credentials(id: str) -> Call[m.DatabaseConnection]:
     )
 
 
-def restore(content: Body) -> Nothing:
-    """Restore the control store from a backup."""
+def restore(content: Body, *, without_keys: bool | None = None) -> Nothing:
+    """Restore the control store from a backup. A backup whose secrets need sealing keys that the
+    cluster has not is refused, unless they may be lost.
+    """
     return Nothing(
         method="POST",
         path="/v1/admin/raft/restore",
+        query=query({
+            "without_keys": without_keys,
+        }),
         content=content,
     )
 
