@@ -14,6 +14,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 func TestANewLeaderGivesEveryHostALease(t *testing.T) {
@@ -76,7 +77,7 @@ func TestAHostThatANewLeaderHasYetToHearIsWaitedFor(t *testing.T) {
 	if _, err := r.Reach(gone, "h1"); !errors.Is(err, hostapi.ErrUnreachable) {
 		t.Errorf("for a caller who has gone: %v", err)
 	}
-	r.now = r.now.Add(6 * time.Second)
+	r.now = r.now.Add(timescale.Limit(6 * time.Second))
 	if _, err := r.Reach(t.Context(), "h1"); !errors.Is(err, hostapi.ErrUnreachable) {
 		t.Errorf("when the leader is no longer new: %v", err)
 	}
