@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/berth-cloud/berth/tier"
 )
 
 // What a killed replica had not finished is gone when it starts again: unfinished snapshots
@@ -39,6 +41,7 @@ func TestAStartRemovesWhatWasNotFinished(t *testing.T) {
 // Of a snapshot that a full disk has no room for, nothing stays: the log needs the room. One
 // that is written meanwhile goes on.
 func TestNothingStaysOfASnapshotThatFindsNoRoom(t *testing.T) {
+	tier.Slow(t) // its limit is the whole process's, and go test writes files, too
 	dir := t.TempDir()
 	s, err := openSnapshots(dir, 2, newHCLog(quietLog()))
 	if err != nil {
