@@ -13,6 +13,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 	"github.com/berth-cloud/berth/vmm"
 )
 
@@ -353,7 +354,7 @@ func TestAGuestWhoseVMMIsSilentForGoodHasFailed(t *testing.T) {
 func failsInTheEnd(t *testing.T, w *boxtest.World, d *daemon) {
 	t.Helper()
 	var b hostapi.Box
-	for range 15 * 60 {
+	for range timescale.Limit(15*time.Minute) / time.Second {
 		b, _ = d.Get(idA)
 		if b.Status == hostapi.StatusFailed {
 			break

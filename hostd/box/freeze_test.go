@@ -12,6 +12,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/box/boxtest"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // steps notes the order of what is done to a machine.
@@ -112,7 +113,7 @@ func TestAGuestIsFrozenAnewWhereItMayGoOnTooSoon(t *testing.T) {
 	var freezes atomic.Int32
 	w.SetStep(func(ctx context.Context, name string) error {
 		if name == "freeze" && freezes.Add(1) == 1 {
-			stood.Add(int64(20 * time.Second))
+			stood.Add(int64(timescale.Limit(20 * time.Second)))
 		}
 		return s.note(ctx, name)
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/hostd/hosterr"
 	"github.com/berth-cloud/berth/tier"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // full is a host whose disk is full, with captures that a snapshot store has.
@@ -114,7 +115,7 @@ func TestStoredCapturesMakeRoom(t *testing.T) {
 			if err := c.do(f); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
 				t.Fatalf("as long as nobody may know that they are stored: %v, left %s", err, f.list())
 			}
-			f.pass(time.Hour)
+			f.pass(timescale.Limit(time.Hour))
 			f.short(c.need, 1<<40, "c3")
 			if err := c.do(f); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2 c3 c4 c5" {
 				t.Fatalf("where all of them are not enough: %v, left %s", err, f.list())
@@ -137,7 +138,7 @@ func TestStoredCapturesMakeRoom(t *testing.T) {
 // do all where there is no store.
 func TestWhatMakesNoRoom(t *testing.T) {
 	f := newFull(t, "c1", "c2")
-	f.pass(time.Hour)
+	f.pass(timescale.Limit(time.Hour))
 	f.short(0, 1, "c1")
 	if err := f.reserve(); !errors.Is(err, hosterr.ErrNoDisk) || f.list() != "c1 c2" {
 		t.Errorf("captures that are not stored: %v, left %s", err, f.list())
@@ -168,7 +169,7 @@ func TestWhatMakesNoRoom(t *testing.T) {
 func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
 	f := newFull(t, "c1")
 	must(t, f.Captures().MarkStored("c1", true))
-	f.pass(time.Hour)
+	f.pass(timescale.Limit(time.Hour))
 	release, err := f.Reserve(7*600-88, 1024) // all that idA leaves
 	must(t, err)
 	defer release()
@@ -182,7 +183,7 @@ func TestNoCaptureIsGivenUpForABoxThatIsRefusedAnyway(t *testing.T) {
 func TestACaptureThatCannotBeGivenUp(t *testing.T) {
 	f := newFull(t, "c1")
 	must(t, f.Captures().MarkStored("c1", true))
-	f.pass(time.Hour)
+	f.pass(timescale.Limit(time.Hour))
 	inTheWay := filepath.Join(f.w.Paths.Captures(), ".gone-c1", "x")
 	must(t, os.MkdirAll(inTheWay, 0o700))
 	f.short(0, 1, "c1")
@@ -209,7 +210,7 @@ func TestACaptureThatIsWantedWhileItIsGivenUp(t *testing.T) {
 	tier.Slow(t)
 	f := newFull(t, "c1")
 	must(t, f.Captures().MarkStored("c1", true))
-	f.pass(time.Hour)
+	f.pass(timescale.Limit(time.Hour))
 	stop := make(chan struct{})
 	var giving sync.WaitGroup
 	giving.Go(func() {
