@@ -337,11 +337,11 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 }
 
-// A build that prints a gigabyte succeeds; the end of what it printed is kept.
-func TestABuildThatPrintsAGigabyte(t *testing.T) {
+// A build that prints much more than is kept succeeds; the end of it is kept.
+func TestABuildThatPrintsMuch(t *testing.T) {
 	tier.Slow(t)
 	g := start(t)
-	const size = 1 << 30
+	const size = 128 << 20
 	st := g.build(appapi.Build{
 		ID: "loud", BuildCommand: fmt.Sprintf("yes 0123456789012345678901234567890123456789012345678901234567890 | head -c %d; echo; echo the end", size),
 		Env: map[string]string{"TOKEN": "top-secret-value"}, Secrets: []string{"TOKEN"},
