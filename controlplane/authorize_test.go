@@ -280,6 +280,9 @@ func TestEveryRouteWithEveryCredential(t *testing.T) {
 			w.want("a key", rt, key, 401, "unauthorized", "jwt required")
 			w.want("the operator", rt, adminToken, 401, "unauthorized", "jwt required")
 			w.walkPeople(rt, viewer, member, stranger)
+			if strings.HasPrefix(rt.path, "/v1/me/tokens") {
+				w.want("a person in no organization", rt, nowhere, 403, "forbidden", memberOfNone)
+			}
 		case "workspace":
 			w.want("the operator", rt, adminToken, 401, "unauthorized", "invalid api token")
 			if rt.writes() {

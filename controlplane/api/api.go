@@ -2,7 +2,8 @@
 // request and response, and a Client that sends and receives them.
 //
 // The names of fields contain the unit of sizes and durations. A field of a response
-// that is a pointer is always present in the JSON, and null if it has no value.
+// that is a pointer is null in the JSON if it has no value, or absent if its tag has
+// omitempty.
 // Fields may be added at any time; none is renamed.
 package api
 

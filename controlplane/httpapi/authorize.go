@@ -79,6 +79,8 @@ func (a *API) authorize(c *gin.Context, rt *route, caller core.Caller) (core.Cal
 		if caller, err = a.cfg.Orgs.Enter(caller, id); err != nil {
 			return caller, err
 		}
+	} else if err := caller.RequireWorkspace(); err != nil {
+		return caller, err
 	}
 	return caller, core.Authorize(caller, rt.actionOf(), rt.resourceOf(c))
 }

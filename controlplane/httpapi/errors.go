@@ -121,9 +121,9 @@ func (a *API) fail(c *gin.Context, err error) {
 var kinds = map[string]string{
 	"sandboxes": "sandbox", "snapshots": "snapshot", "volumes": "volume", "templates": "template", "builds": "build",
 	"databases": "database", "apps": "app", "functions": "function", "orgs": "organization", "members": "member",
-	"invitations": "invitation", "endpoints": "webhook endpoint", "deliveries": "delivery", "deployments": "deployment",
-	"domains": "domain", "env": "variable", "tokens": "API key", "agents": "host", "installations": "installation",
-	"workspaces": "workspace", "commands": "command",
+	"invitations": "invitation", "endpoints": "webhook endpoint", "deliveries": "delivery", "deploys": "deployment",
+	"domains": "domain", "env": "variable", "preview-env": "variable", "tokens": "API key", "agents": "host", "peers": "replica",
+	"installations": "installation", "workspaces": "workspace", "commands": "command",
 }
 
 // notFoundDetail says what kinds of things a route names, one of which is unknown; "" if

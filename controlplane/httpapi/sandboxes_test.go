@@ -226,6 +226,7 @@ func TestListByMetadata(t *testing.T) {
 func TestDetailsOf404(t *testing.T) {
 	for route, want := range map[string]string{
 		"/v1/sandboxes/:id/exec": "no such sandbox", "/v1/apps/:id/domains/:domain": "no such app or domain", "/v1/webhooks/endpoints/:id": "no such webhook endpoint", "": "",
+		"/v1/apps/:id/deploys/:deploy": "no such app or deployment", "/v1/repos/:repo/preview-env/:key": "no such variable", "/v1/admin/raft/peers/:id": "no such replica",
 	} {
 		if got := notFoundDetail(route); got != want {
 			t.Errorf("%s: %q", route, got)
