@@ -230,6 +230,9 @@ func (a *API) serve(rt route) gin.HandlerFunc {
 		} else if act := rt.actOf(c); act != nil {
 			a.recordError(c, &rt, act, err)
 		}
+		if err != nil && rt.access == brokerToken {
+			err = withSQLState(c.Request.Context(), err)
+		}
 		if err != nil {
 			a.fail(c, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -142,6 +143,34 @@ func answerOfBroker(c *gin.Context, resp *http.Response) error {
 // maxBrokerRefusal bounds what a guest may say of an error, in bytes: a replica has it in
 // memory. PostgreSQL may quote a value as long as the request.
 const maxBrokerRefusal = 4 * maxJSONBody
+
+// sqlStates are the SQLSTATEs of errors that neither PostgreSQL nor its broker has said.
+var sqlStates = map[apierror.Code]string{
+	apierror.EInvalid:      "08P01", // protocol_violation
+	apierror.EUnauthorized: "28000", // invalid_authorization_specification
+	codeTimeout:            "08P01",
+	apierror.ETooLarge:     "54000", // program_limit_exceeded
+	apierror.ERateLimited:  "53300", // too_many_connections
+	apierror.EBadGateway:   "08006", // connection_failure
+	apierror.EUnavailable:  "57P03", // cannot_connect_now
+}
+
+// withSQLState adds an SQLSTATE to an error that has none: clients of the broker tell
+// errors apart by it, whoever refuses.
+func withSQLState(ctx context.Context, err error) error {
+	e, status := classify(ctx, err)
+	if _, has := e.Fields["sqlstate"]; has || status == statusClientGone {
+		return err
+	}
+	state := sqlStates[e.Code]
+	if state == "" {
+		state = "XX000" // internal_error
+	}
+	told := *e
+	told.Fields = map[string]any{"sqlstate": state}
+	maps.Copy(told.Fields, e.Fields) // the error may be shared
+	return &told
+}
 
 // brokerRefusal is what a tenant is told of an error of the broker.
 type brokerRefusal struct {
