@@ -231,7 +231,9 @@ func (a *API) serve(rt route) gin.HandlerFunc {
 			a.recordError(c, &rt, act, err)
 		}
 		if err != nil && rt.access == brokerToken {
-			err = withSQLState(c.Request.Context(), err)
+			if e, status := classify(c.Request.Context(), err); status != statusClientGone {
+				err = withSQLState(e)
+			}
 		}
 		if err != nil {
 			a.fail(c, err)

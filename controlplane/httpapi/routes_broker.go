@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -148,27 +149,25 @@ const maxBrokerRefusal = 4 * maxJSONBody
 var sqlStates = map[apierror.Code]string{
 	apierror.EInvalid:      "08P01", // protocol_violation
 	apierror.EUnauthorized: "28000", // invalid_authorization_specification
+	apierror.EQuota:        "53400", // configuration_limit_exceeded
+	apierror.ENotFound:     "3D000", // invalid_catalog_name
 	codeTimeout:            "08P01",
+	apierror.EConflict:     "57P03", // cannot_connect_now
 	apierror.ETooLarge:     "54000", // program_limit_exceeded
 	apierror.ERateLimited:  "53300", // too_many_connections
 	apierror.EBadGateway:   "08006", // connection_failure
-	apierror.EUnavailable:  "57P03", // cannot_connect_now
+	apierror.EUnavailable:  "57P03",
 }
 
 // withSQLState adds an SQLSTATE to an error that has none: clients of the broker tell
 // errors apart by it, whoever refuses.
-func withSQLState(ctx context.Context, err error) error {
-	e, status := classify(ctx, err)
-	if _, has := e.Fields["sqlstate"]; has || status == statusClientGone {
-		return err
-	}
-	state := sqlStates[e.Code]
-	if state == "" {
-		state = "XX000" // internal_error
+func withSQLState(e *apierror.Error) *apierror.Error {
+	if _, has := e.Fields["sqlstate"]; has {
+		return e
 	}
 	told := *e
-	told.Fields = map[string]any{"sqlstate": state}
-	maps.Copy(told.Fields, e.Fields) // the error may be shared
+	told.Fields = map[string]any{"sqlstate": cmp.Or(sqlStates[e.Code], "XX000")} // internal_error
+	maps.Copy(told.Fields, e.Fields)                                             // the error may be shared
 	return &told
 }
 
