@@ -6,13 +6,13 @@ import "encoding/json"
 type SQLQuery struct {
 	SQL            string            `json:"sql"`
 	Params         []json.RawMessage `json:"params,omitempty"`
-	TimeoutSeconds float64           `json:"timeout_seconds,omitempty"` // default 30, at most 600
+	TimeoutSeconds float64           `json:"timeout_seconds,omitempty"` // default 30, at most 600; without effect in a batch or a transaction
 }
 
 // SQLQueries are statements that run in sequence.
 type SQLQueries struct {
 	Queries        []SQLQuery `json:"queries"`
-	TimeoutSeconds float64    `json:"timeout_seconds,omitempty"` // for all statements together
+	TimeoutSeconds float64    `json:"timeout_seconds,omitempty"` // for all statements together; default 30, at most 600
 }
 
 // SQLColumn is a column of a result.

@@ -205,13 +205,47 @@ func TestErrorsOfTheBrokerHaveAnSQLStateAndNoCode(t *testing.T) {
 	}
 }
 
+// Every error below /proxy has an SQLSTATE, whoever refuses: clients tell them apart by it.
 func TestErrorsOfTheWayHaveAnSQLState(t *testing.T) {
-	r := newRig(t)
-	r.broker.call = func(context.Context, string, string, http.Header, string) (*http.Response, error) {
-		return nil, &apierror.Error{Code: apierror.EUnavailable, Message: "no", Fields: map[string]any{"sqlstate": "57P03"}}
+	limited := false
+	r := newRig(t, func(c *Config) {
+		c.Limiter = limiterFunc(func(string) error {
+			if limited {
+				return errRateLimited
+			}
+			return nil
+		})
+	})
+	crowded := &apierror.Error{Code: apierror.ERateLimited, Message: "no", Fields: map[string]any{"max": 1}}
+	for _, c := range []struct {
+		name, token, body string
+		limited           bool
+		err               error
+		status            int
+		state             string
+	}{
+		{name: "its own", token: "token", body: "{}", err: &apierror.Error{Code: apierror.EConflict, Message: "no", Fields: map[string]any{"sqlstate": "3D000"}}, status: 409, state: "3D000"},
+		{name: "no token", body: "{}", status: 401, state: "28000"},
+		{name: "no JSON", token: "token", body: "{", status: 400, state: "08P01"},
+		{name: "too large", token: "token", body: `{"sql":"` + strings.Repeat("x", maxJSONBody) + `"}`, status: 413, state: "54000"},
+		{name: "too many requests", token: "token", body: "{}", limited: true, status: 429, state: "53300"},
+		{name: "with fields", token: "token", body: "{}", err: crowded, status: 429, state: "53300"},
+		{name: "broke off", token: "token", body: "{}", err: apierror.Unreachable("the database broke off", nil), status: 502, state: "08006"},
+		{name: "not ready", token: "token", body: "{}", err: apierror.Unavailable("no leader", nil), status: 503, state: "57P03"},
+		{name: "a fault", token: "token", body: "{}", err: errors.New("secret"), status: 500, state: "XX000"},
+	} {
+		limited = c.limited
+		r.broker.call = func(context.Context, string, string, http.Header, string) (*http.Response, error) { return nil, c.err }
+		w := r.call(http.MethodPost, proxy+"query", c.token, c.body)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), `"sqlstate":"`+c.state+`"`) {
+			t.Errorf("%s: %d %s, want %d and %s", c.name, w.Code, w.Body, c.status, c.state)
+		}
 	}
-	if w := r.call(http.MethodPost, proxy+"query", "token", "{}"); w.Code != 503 || !strings.Contains(w.Body.String(), `"sqlstate":"57P03"`) {
-		t.Errorf("%d %s", w.Code, w.Body)
+	if len(crowded.Fields) != 1 {
+		t.Errorf("an error that others share has changed: %v", crowded.Fields)
+	}
+	if w := r.call(http.MethodGet, "/v1/sandboxes", "nobody", ""); strings.Contains(w.Body.String(), "sqlstate") {
+		t.Errorf("%s", w.Body)
 	}
 }
 

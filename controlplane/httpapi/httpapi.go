@@ -230,6 +230,11 @@ func (a *API) serve(rt route) gin.HandlerFunc {
 		} else if act := rt.actOf(c); act != nil {
 			a.recordError(c, &rt, act, err)
 		}
+		if err != nil && rt.access == brokerToken {
+			if e, status := classify(c.Request.Context(), err); status != statusClientGone {
+				err = withSQLState(e)
+			}
+		}
 		if err != nil {
 			a.fail(c, err)
 		}

@@ -336,6 +336,9 @@ func failuresOf(rt route) map[int][]apierror.Error {
 	}
 	out := map[int][]apierror.Error{}
 	for _, e := range list {
+		if rt.access == brokerToken {
+			e = *withSQLState(&e)
+		}
 		out[statusOf[e.Code]] = append(out[statusOf[e.Code]], e)
 	}
 	if rt.method == post {

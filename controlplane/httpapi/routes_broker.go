@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -142,6 +144,32 @@ func answerOfBroker(c *gin.Context, resp *http.Response) error {
 // maxBrokerRefusal bounds what a guest may say of an error, in bytes: a replica has it in
 // memory. PostgreSQL may quote a value as long as the request.
 const maxBrokerRefusal = 4 * maxJSONBody
+
+// sqlStates are the SQLSTATEs of errors that neither PostgreSQL nor its broker has said.
+var sqlStates = map[apierror.Code]string{
+	apierror.EInvalid:      "08P01", // protocol_violation
+	apierror.EUnauthorized: "28000", // invalid_authorization_specification
+	apierror.EQuota:        "53400", // configuration_limit_exceeded
+	apierror.ENotFound:     "3D000", // invalid_catalog_name
+	codeTimeout:            "08P01",
+	apierror.EConflict:     "57P03", // cannot_connect_now
+	apierror.ETooLarge:     "54000", // program_limit_exceeded
+	apierror.ERateLimited:  "53300", // too_many_connections
+	apierror.EBadGateway:   "08006", // connection_failure
+	apierror.EUnavailable:  "57P03",
+}
+
+// withSQLState adds an SQLSTATE to an error that has none: clients of the broker tell
+// errors apart by it, whoever refuses.
+func withSQLState(e *apierror.Error) *apierror.Error {
+	if _, has := e.Fields["sqlstate"]; has {
+		return e
+	}
+	told := *e
+	told.Fields = map[string]any{"sqlstate": cmp.Or(sqlStates[e.Code], "XX000")} // internal_error
+	maps.Copy(told.Fields, e.Fields)                                             // the error may be shared
+	return &told
+}
 
 // brokerRefusal is what a tenant is told of an error of the broker.
 type brokerRefusal struct {

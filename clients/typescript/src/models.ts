@@ -1601,7 +1601,7 @@ export interface SQLColumn {
 /** SQLQueries are statements that run in sequence. */
 export interface SQLQueries {
   queries: SQLQuery[];
-  /** for all statements together */
+  /** for all statements together; default 30, at most 600 */
   timeout_seconds?: number;
 }
 
@@ -1609,7 +1609,7 @@ export interface SQLQueries {
 export interface SQLQuery {
   sql: string;
   params?: unknown[];
-  /** default 30, at most 600 */
+  /** default 30, at most 600; without effect in a batch or a transaction */
   timeout_seconds?: number;
 }
 

@@ -3126,7 +3126,7 @@ class SQLQueries:
 
     queries: list[SQLQuery]
     timeout_seconds: float | None = None
-    """for all statements together"""
+    """for all statements together; default 30, at most 600"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -3143,7 +3143,7 @@ class SQLQuery:
     sql: str
     params: list[Any] | None = None
     timeout_seconds: float | None = None
-    """default 30, at most 600"""
+    """default 30, at most 600; without effect in a batch or a transaction"""
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
