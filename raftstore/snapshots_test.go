@@ -38,12 +38,12 @@ func TestAStartRemovesWhatWasNotFinished(t *testing.T) {
 	c.update(putWorkspace("w", "y"))
 }
 
-// Of a snapshot that a full disk has no room for, nothing stays: the log needs the room. One
-// that is written meanwhile goes on.
-func TestNothingStaysOfASnapshotThatFindsNoRoom(t *testing.T) {
+// smallDisk returns a directory on a disk of its own.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
 	tier.Root(t)
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -51,6 +51,13 @@ func TestNothingStaysOfASnapshotThatFindsNoRoom(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+// Of a snapshot that a full disk has no room for, nothing stays: the log needs the room. One
+// that is written meanwhile goes on.
+func TestNothingStaysOfASnapshotThatFindsNoRoom(t *testing.T) {
+	dir := smallDisk(t, "64k")
 	s, err := openSnapshots(dir, 2, newHCLog(quietLog()))
 	if err != nil {
 		t.Fatal(err)
