@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -100,6 +101,34 @@ func (c *Config) acmeNames() (out []string) {
 	}
 	if c.DBDomain != "" && c.DBTLSCert == "" && c.DBDevCA == "" {
 		out = append(out, "*."+strings.ToLower(c.DBDomain))
+	}
+	return out
+}
+
+// certificateEnds returns when the certificates of this replica end. Of several for the same
+// port, which only ACME issues, the first counts.
+func (s *Server) certificateEnds() map[string]time.Time {
+	out := s.me.node.Certificate().Ends()
+	add := func(what string, from certs.Source, names ...string) {
+		for _, name := range names {
+			cert, err := from.GetCertificate(&tls.ClientHelloInfo{ServerName: name})
+			if err != nil {
+				continue // ACME has not issued it yet
+			}
+			if end, ok := out[what]; !ok || cert.Leaf.NotAfter.Before(end) {
+				out[what] = cert.Leaf.NotAfter
+			}
+		}
+	}
+	switch {
+	case s.certs.public == nil:
+	case s.cfg.TLSCert != "":
+		add("api", s.certs.public, "")
+	default:
+		add("api", s.certs.public, s.cfg.dnsNames()...)
+	}
+	if s.certs.router != nil {
+		add("databases", s.certs.router, "*."+strings.ToLower(s.cfg.DBDomain))
 	}
 	return out
 }

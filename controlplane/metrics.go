@@ -71,6 +71,7 @@ var (
 	descRaftLast        = describe("raft_last_log_index", "Index of the last log entry of this replica.")
 	descRaftSnapshot    = describe("raft_last_snapshot_index", "Index of the last snapshot.")
 	descRaftContact     = describe("raft_last_contact_seconds", "Since the leader was heard; 0 on the leader.")
+	descDiskFree        = describe("disk_free_bytes", "Free space of the file system of the data directory.")
 	descRaftWon         = describe("raft_leadership_won_total", "Times this replica came to lead.")
 	descRaftLost        = describe("raft_leadership_lost_total", "Times this replica stopped leading.")
 	descCommits         = describe("store_commits_total", "Transactions committed through this replica as leader.")
@@ -89,7 +90,7 @@ var (
 	raftStates          = []string{"leader", "follower", "candidate", "shutdown"}
 	allSandboxStatuses  = []record.SandboxStatus{record.SandboxStarting, record.SandboxRunning, record.SandboxPaused, record.SandboxHibernated, record.SandboxFailed, record.SandboxDeleting}
 	allStateDescriptors = []*prometheus.Desc{
-		descRaftState, descRaftTerm, descRaftApplied, descRaftCommit, descRaftLast, descRaftSnapshot, descRaftContact, descRaftWon, descRaftLost,
+		descRaftState, descRaftTerm, descRaftApplied, descRaftCommit, descRaftLast, descRaftSnapshot, descRaftContact, descDiskFree, descRaftWon, descRaftLost,
 		descCommits, descCommitSeconds, descCommitFailures, descCommitRetries,
 		descSandboxes, descFlows, descFlowOldest, descAgents, descAgentMemory, descAgentReserved, descAgentSlots, descAgentBoxes, descAgentLastSeen,
 	}
@@ -127,6 +128,9 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descRaftContact, 0)
 	} else if !st.LastContact.IsZero() {
 		gauge(descRaftContact, time.Since(st.LastContact).Seconds())
+	}
+	if free, err := c.store.DiskFree(); err == nil {
+		gauge(descDiskFree, float64(free))
 	}
 	counter(descRaftWon, float64(st.Counters.LeadershipWon))
 	counter(descRaftLost, float64(st.Counters.LeadershipLost))

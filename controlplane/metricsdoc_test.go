@@ -1,9 +1,15 @@
 package controlplane
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -24,4 +30,68 @@ func TestDocumentedMetricsAreTheMetrics(t *testing.T) {
 	all := prometheus.NewRegistry()
 	all.MustRegister(s.metrics.registry, s.metrics.operators)
 	telemetrytest.Exported(t, all, "../docs/monitoring.md", "### Replicas", "### Routers")
+}
+
+// ending are certificates by name, and when they end.
+type ending map[string]time.Time
+
+// GetCertificate implements certs.Source, for names as in certificates.
+func (e ending) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	end, ok := e[hello.ServerName]
+	if !ok {
+		return nil, errors.New("there is none yet")
+	}
+	return &tls.Certificate{Leaf: &x509.Certificate{NotAfter: end}}, nil
+}
+
+func TestAReplicaTellsWhenItsCertificatesEnd(t *testing.T) {
+	running := runRouter(t, func(c *Config) { c.DBDevCA = t.TempDir() })
+	awaitLeader(t, running)
+	soon, later := time.Now().Add(time.Hour), time.Now().Add(24*time.Hour)
+	acme := Config{ACMEDirectory: "https://acme.test", ACMETSIGName: "x", PreviewSuffix: "p.test", AppSuffix: "a.test", DBDomain: "DB.test"}
+	for name, c := range map[string]struct {
+		cfg  Config
+		has  certificates
+		want map[string]time.Time
+	}{
+		"plain HTTP":        {Config{}, certificates{}, nil},
+		"files":             {Config{TLSCert: "x", DBDomain: "db.test", DBTLSCert: "y"}, certificates{ending{"": soon}, ending{"*.db.test": later}}, map[string]time.Time{"api": soon, "databases": later}},
+		"ACME, which waits": {acme, certificates{ending{}, ending{}}, nil},
+		"ACME": {
+			acme, certificates{ending{"*.p.test": later, "*.a.test": soon, "*.db.test": later}, ending{"*.db.test": later}},
+			map[string]time.Time{"api": soon, "databases": later},
+		},
+	} {
+		s := &Server{me: running.me, cfg: c.cfg, certs: c.has}
+		got := s.certificateEnds()
+		if node, ca := time.Until(got["node"]), time.Until(got["ca"]); node < 29*24*time.Hour || ca < 9*365*24*time.Hour {
+			t.Errorf("%s: the replica's own end in %s, %s", name, node, ca)
+		}
+		delete(got, "node")
+		delete(got, "ca")
+		if !maps.EqualFunc(got, c.want, time.Time.Equal) {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+	var shown []string
+	families, err := running.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		switch f.GetName() {
+		case "berth_certificate_remaining_seconds":
+			for _, m := range f.GetMetric() {
+				shown = append(shown, m.GetLabel()[0].GetValue())
+			}
+		case "berth_disk_free_bytes":
+			if free := f.GetMetric()[0].GetGauge().GetValue(); free > 0 {
+				shown = append(shown, "disk")
+			}
+		}
+	}
+	slices.Sort(shown)
+	if !slices.Equal(shown, []string{"ca", "databases", "disk", "node"}) {
+		t.Errorf("exported are %q", shown)
+	}
 }

@@ -47,6 +47,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/volume"
 	"github.com/berth-cloud/berth/controlplane/webhook"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/nodecert"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/raftstore/seal"
@@ -464,6 +465,7 @@ func (s *Server) assemble() error {
 	if err := s.openACME(); err != nil {
 		return err
 	}
+	s.metrics.registry.MustRegister(nodecert.Remaining("berth_certificate_remaining_seconds", s.certificateEnds))
 	answers, err := s.routeDatabases(databases.WakeForClient)
 	if err != nil {
 		return err

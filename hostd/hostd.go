@@ -239,7 +239,7 @@ func (d *Daemon) assemble(engine *engine, databaseCA []byte, overheadMB int) (er
 		OverlayPool: d.cfg.OverlayPool, CreateTimeout: d.cfg.CreateTimeout, MaxExecs: maxExecs, MaxTunnels: d.cfg.MaxTunnels, OutputBudget: outputBudget,
 		GatewayMAC: slot.TapMAC, Nameservers: []string{slot.GatewayAddr.String()}, DatabaseCA: databaseCA, Engine: engineName(d.engine),
 	}, deps)
-	d.registry.MustRegister(d.boxes.Collect(), diskFree(d.cfg.DataDir), ready(d.notReady))
+	d.registry.MustRegister(d.boxes.Collect(), diskFree(d.cfg.DataDir), ready(d.notReady), certificates(d.creds.cert))
 	d.assembleDatabases()
 	if d.meter, err = d.openMeter(); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/berth-cloud/berth/hostd/events"
+	"github.com/berth-cloud/berth/nodecert"
 )
 
 func newRegistry() *prometheus.Registry {
@@ -32,6 +33,11 @@ func diskFree(dir string) prometheus.Collector {
 		}
 		return float64(free)
 	})
+}
+
+// certificates is for how long the certificate of this host, and the CA's, are still valid.
+func certificates(cert *nodecert.Certificate) prometheus.Collector {
+	return nodecert.Remaining("berth_hostd_certificate_remaining_seconds", cert.Ends)
 }
 
 // ready is whether the host takes boxes, as /readyz tells it.

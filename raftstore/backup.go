@@ -17,6 +17,9 @@ import (
 // restoreTemp is what the copy of a backup that is being restored is called.
 const restoreTemp = "restore-*.tmp"
 
+// logRoom is how much a restore leaves free on the disk: the log goes on growing.
+const logRoom = 64 << 20
+
 // Backup writes this replica's whole state to w, in the format of snapshots.
 // On the leader it has everything acknowledged before the call.
 func (s *Store) Backup(w io.Writer) error {
@@ -49,15 +52,24 @@ func AmendBy[T record.Row](t record.Table[T], id string, change func(was T, ok b
 // Transactions under way are waited for; everything written after the backup
 // was taken is gone. The amendments are part of the restored state: it
 // is never seen without them. check, unless it is nil, may refuse what the backup has.
+// ErrNoRoom: the disk has no room for it.
 func (s *Store) RestoreBackup(ctx context.Context, r io.Reader, check func(Reader) error, amendments ...Amendment) (err error) {
 	f, err := os.CreateTemp(s.cfg.Dir, restoreTemp)
 	if err != nil {
 		return fmt.Errorf("restore backup: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	size, err := io.Copy(f, r)
+	free, err := s.DiskFree()
+	if err != nil {
+		return fmt.Errorf("restore backup: %w", err)
+	}
+	room := max(0, free-logRoom) / 2 // for this copy, and for the snapshot that Raft makes of it
+	size, err := io.Copy(f, io.LimitReader(r, room+1))
 	if err != nil {
 		return fmt.Errorf("restore backup: copy: %w", err)
+	}
+	if size > room {
+		return fmt.Errorf("restore backup: %w", ErrNoRoom)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("restore backup: %w", err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -52,6 +53,15 @@ func (d *disk) StoreLog(l *raft.Log) error {
 // StoreLogs implements raft.LogStore.
 func (d *disk) StoreLogs(logs []*raft.Log) error {
 	return d.write(func() error { return d.BoltStore.StoreLogs(logs) })
+}
+
+// DiskFree returns how many bytes are free on the disk of this replica's files.
+func (s *Store) DiskFree() (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.Dir, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", s.cfg.Dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
 }
 
 // silenced is a pipeline that nothing is sent through while the disk hangs.

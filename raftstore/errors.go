@@ -30,6 +30,10 @@ var (
 	// Nothing was written.
 	ErrTooLarge = errors.New("transaction too large")
 
+	// ErrNoRoom means that the disk of this replica has no room for a backup that is to be
+	// restored. Nothing was changed.
+	ErrNoRoom = errors.New("no room on the disk")
+
 	// ErrClosed means that the store is closed or closing. Nothing was written.
 	ErrClosed = errors.New("store closed")
 

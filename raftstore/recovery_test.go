@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,6 +181,38 @@ func TestMembership(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 }
+
+// A restore leaves the log room to grow, and nothing of the backup stays.
+func TestABackupThatTheDiskHasNoRoomForIsRefused(t *testing.T) {
+	dir := smallDisk(t, "72m")
+	c := newCluster(t, 1, func(cfg *Config) { cfg.Dir = dir })
+	c.update(putWorkspace("w", "as it was"))
+	var backup bytes.Buffer
+	if err := c.leader().Backup(&backup); err != nil {
+		t.Fatal(err)
+	}
+	c.update(putWorkspace("w", "changed"))
+	before, err := c.leader().DiskFree()
+	if err != nil || before <= logRoom || before > 72<<20 {
+		t.Fatalf("%d bytes are free, %v", before, err)
+	}
+	if err := c.leader().RestoreBackup(bg, io.MultiReader(bytes.NewReader(backup.Bytes()), zeros{}), nil); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("a backup without an end: %v", err)
+	}
+	if after, err := c.leader().DiskFree(); err != nil || after < before-1<<20 {
+		t.Errorf("%d bytes are free, %v; before, %d were", after, err, before)
+	}
+	if err := c.leader().RestoreBackup(bg, &backup, nil); err != nil {
+		t.Fatal(err)
+	}
+	if w, _ := Get(c.leader().View(), record.Workspaces, "w"); w.Name != "as it was" {
+		t.Errorf("restored is %+v", w)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestBackupAndRestore(t *testing.T) {
 	c := newCluster(t, 3, nil)

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +110,20 @@ func TestJoinTokensAndMembers(t *testing.T) {
 	testplane.Want(t, replicas.TransferLeadership(t.Context(), api.TransferLeadership{To: "zz"}), apierror.ENotFound, "")
 	testplane.Want(t, replicas.Restore(t.Context(), strings.NewReader("no backup"), false), apierror.EInvalid, "invalid backup")
 }
+
+// A backup that the disk has no room for is told from one that is damaged, and by whose disk.
+func TestARestoreThatFindsNoRoomSaysWhere(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	err := p.LeaderNode().Replicas.Restore(t.Context(), failing{fmt.Errorf("copy: %w", raftstore.ErrNoRoom)}, false)
+	testplane.Want(t, err, apierror.EInsufficient, "insufficient storage for backup")
+	if want := "the disk of replica a,"; !strings.Contains(apierror.As(err).Detail, want) {
+		t.Errorf("%q is not in %q", want, apierror.As(err).Detail)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // Neither what was removed after the backup was taken is trusted after its restore, nor what
 // was removed before, which the cluster that it is restored into may not know.

@@ -48,8 +48,14 @@ func (s *Cluster) Restore(ctx context.Context, r io.Reader, withoutKeys bool) er
 	if errors.Is(err, raftstore.ErrBadBackup) {
 		return &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup", Detail: "it is damaged, incomplete or not a backup", Err: err}
 	}
+	if errors.Is(err, raftstore.ErrNoRoom) {
+		return &apierror.Error{
+			Code: apierror.EInsufficient, Message: "insufficient storage for backup",
+			Detail: fmt.Sprintf("a restore needs twice the backup's size on the disk of replica %s, which leads: make room there, or let another replica lead", s.core.Store.Status().NodeID), Err: err,
+		}
+	}
 	var own *apierror.Error
-	if errors.As(err, &own) { // from the check, or from the reader: the body was too large or ended early
+	if errors.As(err, &own) { // from the check, or from the reader: the body ended early
 		return own
 	}
 	return core.StoreError(err)

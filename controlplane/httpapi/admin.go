@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -103,7 +104,7 @@ func (a *API) restore(c *gin.Context) error {
 	if err != nil {
 		return err
 	}
-	body := newStream(c, maxRestoreBody)
+	body := newStream(c, math.MaxInt64)
 	defer body.leave()
 	if err := a.cfg.Cluster.Restore(c.Request.Context(), body, withoutKeys); err != nil {
 		// An incomplete upload must not be reported as a damaged backup.

@@ -20,10 +20,9 @@ import (
 // which must stay small. That of a sandbox has 1 MiB of environment, of which JSON may
 // need six bytes for one; an exec may contain the command's input.
 const (
-	maxJSONBody    = 1 << 20
-	maxCreateBody  = 8 << 20
-	maxExecBody    = 8 << 20
-	maxRestoreBody = 1 << 30
+	maxJSONBody   = 1 << 20
+	maxCreateBody = 8 << 20
+	maxExecBody   = 8 << 20
 )
 
 const (

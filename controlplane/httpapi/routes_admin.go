@@ -47,7 +47,8 @@ func adminRoutes() []route {
 			query:    []parameter{{name: "without_keys", description: "Also a backup with secrets that cannot be opened: they are lost.", schema: aBoolean}},
 			bodyType: backupType, status: 204,
 			failures: append(refusals(apierror.EInvalid, "invalid backup", "invalid without_keys"),
-				apierror.Error{Code: apierror.EConflict, Message: "backup is sealed with other keys"}),
+				apierror.Error{Code: apierror.EConflict, Message: "backup is sealed with other keys"},
+				apierror.Error{Code: apierror.EInsufficient, Message: "insufficient storage for backup"}),
 		}},
 		{del, "/v1/admin/raft/restore", operator, (*API).acceptRestore, operation{
 			id: "acceptRestore", tag: "Administration", summary: "End the grace period after a restore",

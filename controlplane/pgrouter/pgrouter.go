@@ -5,6 +5,7 @@ package pgrouter
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,7 +160,8 @@ func (s *Server) Run(ctx context.Context) error {
 	p := &parts{Server: s, transport: peer.NewTransport(s.node), hosts: hosts.NewClients(s.dialHost), registry: prometheus.NewRegistry()}
 	defer p.transport.CloseIdleConnections()
 	defer p.hosts.Close()
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		nodecert.Remaining("berth_certificate_remaining_seconds", s.certificateEnds))
 	p.table = pgedge.NewTable(pgedge.TableConfig{
 		Replicas: s.replicas, Transport: p.transport, Cancel: p.cancel, Log: s.log,
 	})
@@ -176,6 +178,15 @@ func (s *Server) Run(ctx context.Context) error {
 		return p.serve(ctx, inner)
 	})
 	return g.Wait()
+}
+
+// certificateEnds returns when the certificates of this router end.
+func (s *Server) certificateEnds() map[string]time.Time {
+	out := s.node.Certificate().Ends()
+	if cert, err := s.certs.GetCertificate(&tls.ClientHelloInfo{ServerName: "*." + s.cfg.Domain}); err == nil {
+		out["databases"] = cert.Leaf.NotAfter
+	}
+	return out
 }
 
 // renewer replaces the router's certificate before it expires, or when the cluster's CA is

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/berth-cloud/berth/controlplane/api"
-	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/flow"
 	"github.com/berth-cloud/berth/controlplane/internal/fakehost"
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/hostd/hostapi"
@@ -51,42 +51,44 @@ func TestNothingArrivesOnAHostThatDrains(t *testing.T) {
 func TestAMoveWaitsForRoomWhereThereIsNoWayBack(t *testing.T) {
 	tier.Slow(t)
 	t.Parallel()
-	r := newMoveRig(t, 1, nil)
+	var r *moveRig
+	stored := make(chan struct{})
+	r = newMoveRig(t, 1, func(f *record.Flow, at flow.Point) error {
+		if f.Step != "leave" || at != flow.AfterCommit {
+			return nil
+		}
+		r.h1.Silence(true)
+		testcluster.Await(t, "the loss of the host", func() bool {
+			h, _ := raftstore.Get(r.Leader().Store.View(), record.Hosts, "h1")
+			return h.State == record.HostLost
+		})
+		close(stored)
+		return nil
+	})
 	id := r.running("b")
 	h2 := r.target("h2", 16<<10)
-	stored := make(chan struct{})
-	var once sync.Once
 	r.h1.SetFault(func(_ context.Context, c fakehost.Call) error {
 		if c.Op == "store" && c.Done {
 			h2.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 64 })
 			testcluster.Await(t, "that there is no room", func() bool {
 				return r.LeaderNode().Hosts.Sessions()["h2"].Heartbeat.Capacity.MemoryMB == 64
 			})
-			r.Update(func(tx *raftstore.Tx) error {
-				h, _ := raftstore.Get(tx, record.Hosts, "h1")
-				h = h.Clone()
-				h.State = record.HostLost
-				raftstore.Put(tx, record.Hosts, h)
-				return nil
-			})
-			r.h1.Silence(true)
-			once.Do(func() { close(stored) })
 		}
 		return nil
 	})
 	r.evacuate()
 	<-stored
-	if _, err := r.LeaderNode().Replicas.UndrainAgent(t.Context(), "h1"); err != nil {
+	testcluster.Await(t, "that it waits", func() bool {
+		fl, live := flow.Live(r.Leader().Store.View(), flow.Subject(record.Sandboxes.Name, id))
+		return live && fl.Step == "choose" && len(fl.WaitFor) > 0
+	})
+	replicas := r.LeaderNode().Replicas
+	if _, err := replicas.UndrainAgent(t.Context(), "h1"); err != nil {
 		t.Fatal(err)
 	}
-	// The move leaves h1 in a transaction that follows the store.
-	testcluster.Await(t, "removal of the host", func() bool {
-		err := r.LeaderNode().Replicas.RemoveAgent(t.Context(), "h1")
-		if err != nil && apierror.CodeOf(err) != apierror.EConflict {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
+	if err := replicas.RemoveAgent(t.Context(), "h1"); err != nil {
+		t.Fatal(err)
+	}
 	h2.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB = 16 << 10 })
 	r.on(id, h2, record.SandboxRunning)
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +19,28 @@ func prefixAddrs(texts ...string) []netip.Addr {
 		out[i] = netip.MustParseAddr(t)
 	}
 	return out
+}
+
+// The file by which packages tell systemd-networkd what it leaves alone has to match the
+// names of links, and little else.
+func TestSystemdLeavesLinksAlone(t *testing.T) {
+	raw, err := os.ReadFile("../../scripts/systemd/berth.network")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern := ""
+	for line := range strings.Lines(string(raw)) {
+		if name, ok := strings.CutPrefix(line, "Name="); ok {
+			pattern = strings.TrimSpace(name)
+		}
+	}
+	for name, want := range map[string]bool{
+		Config{Host: "h1"}.linkName(0): true, Config{Host: "abcdefgh"}.linkName(4095): true, "br-lan": false, "bond0": false, "eth0": false,
+	} {
+		if got, err := path.Match(pattern, name); err != nil || got != want {
+			t.Errorf("%q matches %s: %v, %v", pattern, name, got, err)
+		}
+	}
 }
 
 func TestBadConfigIsRefused(t *testing.T) {

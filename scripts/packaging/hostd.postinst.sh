@@ -15,6 +15,9 @@ fi
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   systemctl restart systemd-modules-load.service || true
+  if systemctl is-active --quiet systemd-networkd.service; then
+    networkctl reload || true # its links are left alone from now on
+  fi
   # Sandboxes keep running while the daemon restarts.
   systemctl try-restart berth-hostd.service ||
     echo "berth-hostd does not start: see journalctl -u berth-hostd" >&2

@@ -51,6 +51,19 @@ func TestBadPortBase(t *testing.T) {
 	}
 }
 
+// A balancer can be tried out in front of the stack.
+func TestReplicasTrustTheProxiesOfTheDeveloper(t *testing.T) {
+	const want = "BERTH_TRUSTED_PROXIES=127.0.0.0/8"
+	t.Setenv("BERTH_TRUSTED_PROXIES", "127.0.0.0/8")
+	o, err := Options{Root: t.TempDir()}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env := o.replicaEnv(0, secrets{}); !slices.Contains(env, want) {
+		t.Errorf("no %s in %q", want, env)
+	}
+}
+
 // A phone in the same network has to resolve a preview's name, and to reach its address.
 func TestPreviewsAreWhereTheDeveloperWantsThem(t *testing.T) {
 	for name, c := range map[string]struct {
