@@ -47,10 +47,11 @@ type Config struct {
 	OverlayPool int
 	// CreateTimeout bounds a create.
 	CreateTimeout time.Duration
-	// MaxExecs, MaxTunnels and OutputBudget bound what is done in guests
+	// MaxExecs, MaxTunnels, MaxUses and OutputBudget bound what is done in guests
 	// (guestio.Config).
 	MaxExecs     int
 	MaxTunnels   int
+	MaxUses      int
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -169,7 +170,7 @@ func New(cfg Config, d Deps) *Host {
 		burying:  map[string][]uint64{},
 	}
 	h.guests = guestio.New(guestio.Config{
-		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, MaxTunnels: cfg.MaxTunnels, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers, Authority: cfg.DatabaseCA,
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, MaxTunnels: cfg.MaxTunnels, MaxUses: cfg.MaxUses, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers, Authority: cfg.DatabaseCA,
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
 	h.captures = capture.NewLocal(capture.Config{
