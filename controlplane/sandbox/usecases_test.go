@@ -60,7 +60,9 @@ func TestTTLEndsTheSandbox(t *testing.T) {
 func TestCreatesThatHangAreTheirWorkspacesOwn(t *testing.T) {
 	const hang = 64
 	r := testplane.NewRig(t, 1)
-	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) { c.MemoryMB, c.Slots = 1<<20, 1000 })
+	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		c.MemoryMB, c.Slots = 1<<20, 1000
+	})
 	var puts atomic.Int64
 	answer := make(chan struct{})
 	r.H1.SetFault(func(ctx context.Context, c fakehost.Call) error {
