@@ -51,8 +51,7 @@ func (f *Flows) build(ctx context.Context, run flow.Run) (flow.Commit, error) {
 	if err != nil {
 		return f.unanswered(ctx, run, data, err)
 	}
-	data.Silent = time.Time{}
-	return going(flow.Goto(stepPoll, data)), nil
+	return going(flow.Goto(stepPoll, data)), nil // which hears whether the guest knows of it
 }
 
 func (f *Flows) beginBuild(ctx context.Context, run flow.Run, data deploy, box *record.Sandbox, d *record.Deployment, a *record.App, login login) error {
@@ -145,8 +144,16 @@ func (f *Flows) unanswered(ctx context.Context, run flow.Run, data deploy, err e
 	case refused(err):
 		return f.fail(data, err), nil
 	}
-	// If the host is silent, its lease decides. If the guest is silent, its sandbox and
-	// this limit decide.
+	f.Logger.InfoContext(ctx, "guest of an app does not answer", "flow_id", run.Flow.ID, "step", run.Flow.Step, "error", err)
+	return f.silent(run, data, run.Flow.Step, err), nil
+}
+
+var errForgotten = &apierror.Error{Code: apierror.EInternal, Message: "its guest does not know of the build that it was given"}
+
+// silent continues with a step after a pause, unless the guest has said nothing of use for
+// too long. If the host is silent, its lease decides. If the guest is silent, its sandbox
+// and this limit decide.
+func (f *Flows) silent(run flow.Run, data deploy, step string, why error) flow.Commit {
 	now := f.Clock()
 	switch {
 	case f.unheard(data.SandboxID):
@@ -155,10 +162,9 @@ func (f *Flows) unanswered(ctx context.Context, run flow.Run, data deploy, err e
 		data.Silent = now
 	}
 	if !data.Silent.IsZero() && now.Sub(data.Silent) >= f.cfg.GuestSilent {
-		return f.fail(data, err), nil
+		return f.fail(data, why)
 	}
-	f.Logger.InfoContext(ctx, "guest of an app does not answer", "flow_id", run.Flow.ID, "step", run.Flow.Step, "error", err)
-	return going(flow.Sleep(run.Flow.Step, silence, data)), nil
+	return going(flow.Sleep(step, silence, data))
 }
 
 // refused reports whether a call to a guest fails however often it is repeated.
@@ -188,10 +194,12 @@ func (f *Flows) poll(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if err != nil {
 			return f.unanswered(ctx, run, data, err)
 		}
+		b := st.Build
+		if b.ID != d.ID { // the guest was restarted, or lies
+			return f.silent(run, data, stepBuild, errForgotten), nil
+		}
 		data.Silent = time.Time{}
-		switch b := st.Build; {
-		case b.ID != d.ID: // the guest was restarted, or lies
-			return going(flow.Goto(stepBuild, data)), nil
+		switch {
 		case b.State == appapi.StateSucceeded:
 			return f.built(run, data, b), nil
 		case b.State != appapi.StateRunning:
@@ -199,7 +207,7 @@ func (f *Flows) poll(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		case heardOf(d.Clone(), b):
 			return changing(run, func(_ *raftstore.Tx, d *record.Deployment, _ *record.App) (flow.Next, error) {
 				heardOf(d, b)
-				return flow.Goto(stepPoll, data), nil
+				return flow.Sleep(stepPoll, pollEvery, data), nil // it may have news each time
 			}), nil
 		}
 		select {

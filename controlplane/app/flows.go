@@ -39,13 +39,13 @@ type Flows struct {
 func (s *Apps) Kinds() []flow.Kind {
 	f := s.flows
 	return []flow.Kind{
-		{Name: KindDeploy, Expire: stepExpire, ActTimeout: max(f.cfg.Budget, timescale.Limit(time.Minute)), Host: f.hostOf, Steps: map[string]flow.Step{
+		{Name: KindDeploy, Expire: stepExpire, ActTimeout: max(f.cfg.Budget, timescale.Limit(time.Minute)), Host: f.hostOf, Workspace: workspaceOf, Steps: map[string]flow.Step{
 			stepClone: f.cloneDatabases, stepCloned: f.awaitClones,
 			stepQueue: f.queue, stepTemplate: f.awaitTemplate, stepSandbox: f.makeSandbox, stepBox: f.awaitBox, stepBuild: f.build, stepPoll: f.poll,
 			stepRun: f.start, stepRestore: f.restore, stepRestored: f.awaitBox, stepHealth: f.awaitHealth, stepArtifact: f.capture, stepCaptured: f.awaitCapture, stepCache: f.saveCache,
 			stepFlip: f.awaitCapture, stepEnd: f.end, stepExpire: f.expire,
 		}},
-		{Name: KindWake, ActTimeout: timescale.Limit(time.Minute), Host: f.hostOf, Steps: map[string]flow.Step{
+		{Name: KindWake, ActTimeout: timescale.Limit(time.Minute), Host: f.hostOf, Workspace: workspaceOf, Steps: map[string]flow.Step{
 			stepRestore: f.wake, stepRestored: f.awaitWoken, stepHealth: f.awaitServing,
 		}},
 		{Name: KindDelete, ActTimeout: timescale.Limit(time.Minute), Steps: map[string]flow.Step{stepClear: f.clear, stepBlobs: f.removeBlobs}},
@@ -71,6 +71,17 @@ func (f *Flows) hostOf(r raftstore.Reader, fl *record.Flow) string {
 		return ""
 	}
 	return box.HostID
+}
+
+// workspaceOf returns the workspace of the deployment or the app that a flow is about.
+func workspaceOf(r raftstore.Reader, fl *record.Flow) string {
+	if d, _, ok := subject(r, fl); ok {
+		return d.WorkspaceID
+	}
+	if a, ok := of(r, fl); ok {
+		return a.WorkspaceID
+	}
+	return ""
 }
 
 // patience returns how long a step may wait in memory. A step must not wait beyond the

@@ -42,6 +42,9 @@ type guests struct {
 	endless  bool          // the app's answers have no end
 	fleeting bool          // the app answers one request, and ends
 	down     bool          // nothing answers in any guest
+	forgets  bool          // guests know of no build
+	restless int           // if above 0, guests say something new of their builds each time
+	given    int           // builds that they were given, again too
 	opened   int           // connections to apps
 	ended    []string      // boxes whose app was told to end
 	ending   chan struct{} // an app that is told to end waits for it; nil: it ends at once
@@ -200,6 +203,7 @@ func (g *guests) serve(w http.ResponseWriter, r *http.Request) {
 	case "PUT " + appapi.PathBuild:
 		var in appapi.Build
 		_ = json.Unmarshal(body, &in)
+		g.given++
 		if in.ID != b.build.ID {
 			b.build, b.builds = in, b.builds+1
 		}
@@ -265,11 +269,15 @@ func (g *guests) serveCache(w http.ResponseWriter, r *http.Request, box string) 
 
 func (g *guests) statusOf(b *guest) appapi.Status {
 	st := appapi.Status{Version: "fake"}
-	if b.build.ID != "" {
+	if b.build.ID != "" && !g.forgets {
 		st.Build = g.plan
 		st.Build.ID, st.Build.LogBytes, st.Build.CacheBytes = b.build.ID, int64(len(g.lines)), int64(len(g.cache))
 		if g.hold {
 			st.Build = appapi.BuildStatus{ID: b.build.ID, State: appapi.StateRunning, Phase: appapi.PhaseBuild, LogBytes: int64(len(g.lines))}
+		}
+		if g.restless > 0 {
+			g.restless++
+			st.Build.Plan.Framework = fmt.Sprint(g.restless)
 		}
 	}
 	if b.run.ID != "" {

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,49 @@ func TestNewLeaderHasHeardNoHost(t *testing.T) {
 		}
 		r.settled(1)
 	})
+}
+
+// TestAGuestThatKnowsOfNoBuild: what is not said to be built is given again, but neither at
+// once nor for ever: each time is two writes of the leader, and the whole source.
+func TestAGuestThatKnowsOfNoBuild(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 1, nil, func(c *app.Config) { c.GuestSilent = 300 * time.Millisecond })
+	r.guests.set(func(g *guests) { g.forgets = true })
+	d := r.ends(r.deploy(r.create().ID).ID, record.DeploymentFailed)
+	if !strings.Contains(d.Error, "does not know of the build") {
+		t.Errorf("it failed: %s", d.Error)
+	}
+	r.guests.set(func(g *guests) {
+		if g.given < 2 || g.given > 5 {
+			t.Errorf("the build was given %d times", g.given)
+		}
+	})
+	r.settled(0)
+}
+
+// TestAGuestWithNewsEachTime: each is a write of the leader, and there is a pause before the
+// next.
+func TestAGuestWithNewsEachTime(t *testing.T) {
+	t.Parallel()
+	var polls, atOnce atomic.Int64
+	r := newRig(t, 1, 1, func(f *record.Flow, at flow.Point) error {
+		if f.Kind == app.KindDeploy && f.Step == "poll" && at == flow.BeforeAct {
+			polls.Add(1)
+			if f.WakeAt.IsZero() {
+				atOnce.Add(1)
+			}
+		}
+		return nil
+	})
+	r.guests.set(func(g *guests) { g.hold, g.restless = true, 1 })
+	d := r.deploy(r.create().ID)
+	r.await("some polls", func() bool { return polls.Load() >= 4 })
+	r.guests.set(func(g *guests) { g.hold, g.restless = false, 0 })
+	r.ends(d.ID, record.DeploymentLive)
+	if n := atOnce.Load(); n != 1 {
+		t.Errorf("%d of %d polls were at once, want the first alone", n, polls.Load())
+	}
+	r.settled(1)
 }
 
 // TestALateCaptureLeavesTimeToStart: a deployment does not spend its budget on its artifact.

@@ -53,9 +53,9 @@ func (s *Databases) Kinds() []flow.Kind {
 		stepExpire: f.expire, stepSwitch: f.switchWAL, stepFence: f.fence, stepFenced: f.awaitFenced, stepCopy: f.copyDisk, stepCleared: f.awaitCleared,
 	}
 	return []flow.Kind{
-		{Name: KindCreate, Expire: stepExpire, ActTimeout: actTimeout, Host: hostOf, Steps: provision},
-		{Name: KindFailover, Expire: stepExpire, ActTimeout: actTimeout, Host: hostOf, Steps: provision},
-		{Name: KindRotate, Expire: stepRevert, ActTimeout: actTimeout, Host: hostOf, Steps: map[string]flow.Step{stepSet: f.set, stepRevert: f.revert}},
+		{Name: KindCreate, Expire: stepExpire, ActTimeout: actTimeout, Host: hostOf, Workspace: workspaceOf, Steps: provision},
+		{Name: KindFailover, Expire: stepExpire, ActTimeout: actTimeout, Host: hostOf, Workspace: workspaceOf, Steps: provision},
+		{Name: KindRotate, Expire: stepRevert, ActTimeout: actTimeout, Host: hostOf, Workspace: workspaceOf, Steps: map[string]flow.Step{stepSet: f.set, stepRevert: f.revert}},
 		{Name: KindDelete, ActTimeout: actTimeout, Steps: map[string]flow.Step{stepSandboxes: f.removeSandboxes, stepArchives: f.removeArchives}},
 	}
 }
@@ -85,6 +85,15 @@ func hostOf(r raftstore.Reader, fl *record.Flow) string {
 		return ""
 	}
 	return box.HostID
+}
+
+// workspaceOf returns the workspace of the database that a flow works on.
+func workspaceOf(r raftstore.Reader, fl *record.Flow) string {
+	d, ok := of(r, fl)
+	if !ok {
+		return ""
+	}
+	return d.WorkspaceID
 }
 
 // placementOf returns what a database asks of placement. It names no builds while its

@@ -37,6 +37,9 @@ type Kind struct {
 	// Host returns the host that the flow currently calls, or "" for none, so that
 	// flows whose host hangs delay only those of the same host. nil: none.
 	Host func(r raftstore.Reader, f *record.Flow) string
+	// Workspace returns whose flow it is, "" for nobody's, so that what hangs because of
+	// a workspace's guests delays those of others least. nil: nobody's.
+	Workspace func(r raftstore.Reader, f *record.Flow) string
 }
 
 // DefaultActTimeout is the default of Kind.ActTimeout.

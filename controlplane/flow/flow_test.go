@@ -415,6 +415,54 @@ func TestFlowsThatHangHoldUpTheirOwnHostAlone(t *testing.T) {
 	}
 }
 
+// Guests decide how long a host takes for them, so flows that hang there hold up those of
+// their own workspace.
+func TestFlowsThatHangHoldUpTheirOwnWorkspace(t *testing.T) {
+	tooLate := &apierror.Error{Code: apierror.EInternal, Message: "too late"}
+	var hanging atomic.Int64
+	part := func(n int) func(raftstore.Reader, *record.Flow) string {
+		return func(_ raftstore.Reader, f *record.Flow) string { return strings.Split(f.Subject, "/")[n] }
+	}
+	kind := flow.Kind{Name: "hang", Expire: "expire", Host: part(1), Workspace: part(2), Steps: map[string]flow.Step{
+		"call": func(ctx context.Context, run flow.Run) (flow.Commit, error) {
+			if strings.HasPrefix(run.Flow.Subject, "x/host/bad/") {
+				hanging.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return func(*raftstore.Tx) (flow.Next, error) { return flow.Done(), nil }, nil
+		},
+		"expire": func(context.Context, flow.Run) (flow.Commit, error) {
+			return func(*raftstore.Tx) (flow.Next, error) { return flow.Fail(tooLate), nil }, nil
+		},
+	}}
+	r := newRig(t, 1, nil, kind)
+	const most, each = 64, 150
+	for at := 0; at < 2*each; at += each {
+		r.Update(func(tx *raftstore.Tx) error {
+			for i := range each {
+				id := fmt.Sprintf("f%d", at+i)
+				if err := flow.Begin(tx, flow.New{ID: id, Kind: "hang", Subject: "x/host/bad/" + id, Step: "call"}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	testcluster.Await(t, "many to hang", func() bool { return hanging.Load() >= most })
+	r.begin(flow.New{ID: "good", Kind: "hang", Subject: "x/host/good/1", Step: "call"})
+	r.gone("good")
+	r.begin(flow.New{ID: "elsewhere", Kind: "hang", Subject: "x/another/bad/1", Step: "call"})
+	r.gone("elsewhere")
+	r.begin(flow.New{ID: "late", Kind: "hang", Subject: "x/host/bad/late", Step: "call", Deadline: time.Now().Add(300 * time.Millisecond)})
+	if err := r.wait("late"); !errors.Is(err, tooLate) {
+		t.Errorf("behind its deadline: %v, want %v", err, tooLate)
+	}
+	if n := hanging.Load(); n != most {
+		t.Errorf("%d hang at once", n)
+	}
+}
+
 // A flow that waits behind others that hang on its host still ends at its deadline.
 func TestADeadlineBehindFlowsThatHang(t *testing.T) {
 	tooLate := &apierror.Error{Code: apierror.EInternal, Message: "too late"}

@@ -69,7 +69,7 @@ func (s *Forks) Kinds() []flow.Kind {
 	f := s.Flows
 	return []flow.Kind{
 		{
-			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost,
+			Name: KindFork, Expire: stepExpire, ActTimeout: actTimeout, Host: parentsHost, Workspace: workspaceOf,
 			Steps: map[string]flow.Step{
 				stepStart: f.start, stepWarm: f.warm, stepPlace: f.placeElsewhere, stepFinish: f.finish, stepExpire: f.expire,
 			},
@@ -92,6 +92,20 @@ func parentsHost(_ raftstore.Reader, fl *record.Flow) string {
 		return "" // the step reports the error
 	}
 	return data.HostID
+}
+
+// workspaceOf returns the workspace of a fork's sandboxes, of which some may be gone.
+func workspaceOf(r raftstore.Reader, fl *record.Flow) string {
+	var data Fork
+	if err := flow.Decode(fl, &data); err != nil {
+		return ""
+	}
+	for _, c := range append([]Child{{ID: data.ParentID}}, data.Children...) {
+		if s, ok := raftstore.Get(r, record.Sandboxes, c.ID); ok {
+			return s.WorkspaceID
+		}
+	}
+	return ""
 }
 
 // subjectPrefix begins the subject of every fork.

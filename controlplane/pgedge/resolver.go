@@ -32,14 +32,18 @@ func (r *resolver) Resolve(ctx context.Context, name string) (pgsni.Backend, err
 	}
 	login.SetDatabase(name)
 	login.SetBool(telemetry.KeyWoken, false)
-	return &backend{resolver: r, id: name}, nil
+	return &backend{resolver: r, id: name, workspace: e.WorkspaceID}, nil
 }
 
 // backend is one database.
 type backend struct {
 	*resolver
-	id string
+	id        string
+	workspace string
 }
+
+// Owner implements pgsni.Owned.
+func (b *backend) Owner() string { return b.workspace }
 
 // Verifier implements pgsni.Verifying.
 func (b *backend) Verifier(_ context.Context, user string) (*pgsni.Verifier, error) {

@@ -1,6 +1,7 @@
 package pgedge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/netfab/pgsni"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // A client that asks for too much is told so specifically: drivers and people react
@@ -37,5 +39,23 @@ func TestWhatClientsAreTold(t *testing.T) {
 		if _, ok := errors.AsType[*pgsni.Refusal](refusal(err)); ok {
 			t.Errorf("%v is told", err)
 		}
+	}
+}
+
+// The router bounds the clients of all of a workspace's databases together.
+func TestADatabaseIsItsWorkspaces(t *testing.T) {
+	reach := NewReach(ReachConfig{
+		Lookup: func(id string) (Entry, bool) {
+			return Entry{ID: id, WorkspaceID: "ws-1", Status: record.DatabaseReady, User: "app", Verifier: "SCRAM-SHA-256$"}, true
+		},
+		Latest: func(context.Context, string) (uint64, bool) { return 0, false },
+	})
+	defer reach.Close()
+	b, err := (&resolver{reach: reach}).Resolve(t.Context(), "any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, ok := b.(pgsni.Owned); !ok || o.Owner() != "ws-1" {
+		t.Errorf("the owner of %T is not its workspace", b)
 	}
 }

@@ -18,6 +18,7 @@ import (
 var Resource = &resource.Kind[*record.Sandbox]{
 	Name: "sandbox", Table: record.Sandboxes, Moving: "moving",
 	Host:     func(s *record.Sandbox) string { return s.HostID },
+	Owner:    func(s *record.Sandbox) string { return s.WorkspaceID },
 	Creating: func(s *record.Sandbox) bool { return s.Status == record.SandboxStarting },
 	Deleting: func(s *record.Sandbox) bool { return s.Status == record.SandboxDeleting },
 	Delete: func(s *record.Sandbox) *record.Sandbox {
@@ -46,7 +47,7 @@ type Flows struct {
 func (f *Flows) Kinds() []flow.Kind {
 	return []flow.Kind{
 		{
-			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: actTimeout, Host: Resource.HostOf(stepPlace),
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: actTimeout, Host: Resource.HostOf(stepPlace), Workspace: Resource.OwnerOf,
 			Steps: map[string]flow.Step{stepPlace: f.place, stepStart: f.start, stepExpire: f.expire},
 		},
 		Resource.Removal(f.remove),

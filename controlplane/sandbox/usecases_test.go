@@ -56,6 +56,43 @@ func TestTTLEndsTheSandbox(t *testing.T) {
 }
 
 // A suspended workspace creates nothing. What it has goes on, and is woken.
+// A template decides how long its guests take to say that they run.
+func TestCreatesThatHangAreTheirWorkspacesOwn(t *testing.T) {
+	const hang = 64
+	r := testplane.NewRig(t, 1)
+	r.H1.Change(func(c *hostapi.Capacity, _ *[]hostapi.TemplateState, _ map[string]hostapi.Box) {
+		c.MemoryMB, c.Slots = 1<<20, 1000
+	})
+	var puts atomic.Int64
+	answer := make(chan struct{})
+	r.H1.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op == "put" && !c.Done && puts.Add(1) <= hang {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	var creates sync.WaitGroup
+	for range hang + 8 {
+		creates.Go(func() {
+			if _, err := r.Create(t.Context(), testplane.Caller, api.CreateSandbox{Template: "base"}, core.Idempotency{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	defer creates.Wait()
+	defer close(answer)
+	testcluster.Await(t, "many to hang", func() bool { return puts.Load() >= hang })
+	if _, err := r.Create(t.Context(), testplane.Stranger, api.CreateSandbox{Template: "base"}, core.Idempotency{}); err != nil {
+		t.Errorf("another workspace's: %v", err)
+	}
+	if n := puts.Load(); n != hang+1 {
+		t.Errorf("%d are at the host at once, want %d and the other's", n, hang)
+	}
+}
+
 func TestSuspendedWorkspaceCreatesNothing(t *testing.T) {
 	r := testplane.NewRig(t, 1)
 	sb := r.Must(t, api.CreateSandbox{})

@@ -22,6 +22,7 @@ import (
 var Resource = &resource.Kind[*record.Snapshot]{
 	Name: "snapshot", Table: record.Snapshots,
 	Host:     func(s *record.Snapshot) string { return s.HostID },
+	Owner:    func(s *record.Snapshot) string { return s.WorkspaceID },
 	Creating: func(s *record.Snapshot) bool { return s.Status == record.ResourceCreating },
 	Deleting: func(s *record.Snapshot) bool { return s.Status == record.ResourceDeleting },
 	Delete: func(s *record.Snapshot) *record.Snapshot {
@@ -73,12 +74,12 @@ func (s *Snapshots) Kinds() []flow.Kind {
 	f := &flows{Core: s.core, pause: s.cfg.StorePause}
 	return []flow.Kind{
 		{
-			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: storeTimeout, Host: Resource.HostOf(""), Workspace: Resource.OwnerOf,
 			Steps: map[string]flow.Step{stepCapture: f.capture, stepStore: f.store, stepExpire: f.expire},
 		},
 		Resource.Removal(f.remove),
 		{
-			Name: KindStore, ActTimeout: storeTimeout, Host: Resource.HostOf(""),
+			Name: KindStore, ActTimeout: storeTimeout, Host: Resource.HostOf(""), Workspace: Resource.OwnerOf,
 			Steps: map[string]flow.Step{stepStoreAgain: f.storeAgain},
 		},
 	}

@@ -26,6 +26,7 @@ import (
 var Resource = &resource.Kind[*record.Volume]{
 	Name: "volume", Table: record.Volumes,
 	Host:     func(v *record.Volume) string { return v.HostID },
+	Owner:    func(v *record.Volume) string { return v.WorkspaceID },
 	Creating: func(v *record.Volume) bool { return v.Status == record.ResourceCreating },
 	Deleting: func(v *record.Volume) bool { return v.Status == record.ResourceDeleting },
 	Delete: func(v *record.Volume) *record.Volume {
@@ -71,7 +72,7 @@ func (s *Volumes) Kinds() []flow.Kind {
 	f := &flows{Core: s.core}
 	return []flow.Kind{
 		{
-			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: time.Minute, Host: Resource.HostOf(stepPlace),
+			Name: Resource.CreateKind(), Expire: stepExpire, ActTimeout: time.Minute, Host: Resource.HostOf(stepPlace), Workspace: Resource.OwnerOf,
 			Steps: map[string]flow.Step{stepPlace: f.place, stepMake: f.make, stepExpire: f.expire},
 		},
 		Resource.Removal(f.remove),

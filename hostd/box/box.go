@@ -47,10 +47,11 @@ type Config struct {
 	OverlayPool int
 	// CreateTimeout bounds a create.
 	CreateTimeout time.Duration
-	// MaxExecs, MaxTunnels and OutputBudget bound what is done in guests
+	// MaxExecs, MaxTunnels, MaxUses and OutputBudget bound what is done in guests
 	// (guestio.Config).
 	MaxExecs     int
 	MaxTunnels   int
+	MaxUses      int
 	OutputBudget int64
 	// GatewayMAC and Nameservers are told to each guest.
 	GatewayMAC  net.HardwareAddr
@@ -119,7 +120,7 @@ type Host struct {
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
 	watch   chan struct{} // as changed
-	booting chan struct{} // capacity bootsAtOnce: who is booted again
+	booting *turns        // bootsAtOnce: who is booted again
 	asking  chan struct{} // capacity asksAtOnce: whose guest is asked whether it runs
 
 	work *background.Group // creates, deletes, watches, the sweep
@@ -160,7 +161,7 @@ func New(cfg Config, d Deps) *Host {
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		watch:    make(chan struct{}, 1),
-		booting:  make(chan struct{}, bootsAtOnce),
+		booting:  newTurns(bootsAtOnce),
 		asking:   make(chan struct{}, asksAtOnce),
 		memory:   memory{limit: cfg.MemoryMB},
 		disk:     newDisk(&cfg, &d),
@@ -169,7 +170,7 @@ func New(cfg Config, d Deps) *Host {
 		burying:  map[string][]uint64{},
 	}
 	h.guests = guestio.New(guestio.Config{
-		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, MaxTunnels: cfg.MaxTunnels, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers, Authority: cfg.DatabaseCA,
+		Dial: d.Slots.Dial, MaxExecs: cfg.MaxExecs, MaxTunnels: cfg.MaxTunnels, MaxUses: cfg.MaxUses, OutputBudget: cfg.OutputBudget, GatewayMAC: cfg.GatewayMAC, Nameservers: cfg.Nameservers, Authority: cfg.DatabaseCA,
 		Emit: d.Events.Emit, Metrics: d.Metrics.guests, Log: d.Log, Now: d.Now, Random: d.Random,
 	}, h)
 	h.captures = capture.NewLocal(capture.Config{

@@ -113,12 +113,11 @@ func (b *box) rebootOnce(ctx context.Context) error {
 		return fmt.Errorf("its last VMM could not be ended: %w", err)
 	}
 	b.adoptReserve()
-	select {
-	case b.host.booting <- struct{}{}:
-		defer func() { <-b.host.booting }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	leave, err := b.host.booting.enter(ctx, b.record().WorkspaceID)
+	if err != nil {
+		return err
 	}
+	defer leave()
 	bctx, cancel := context.WithTimeoutCause(ctx, b.host.cfg.CreateTimeout, errBootTimeout)
 	defer cancel()
 	clock := newStopwatch(b.host.now)

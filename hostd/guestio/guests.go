@@ -7,6 +7,7 @@
 package guestio
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -35,6 +36,10 @@ type Config struct {
 	MaxExecs int
 	// MaxTunnels bounds the connections that callers have to the ports of one box.
 	MaxTunnels int
+	// MaxUses bounds the commands, transfers, logs and connections to ports of all boxes
+	// together; the boxes of one workspace have no more of them than they leave to others.
+	// The default is maxUses.
+	MaxUses int
 	// OutputBudget bounds the input and output that is held in memory for all
 	// commands, in bytes. One box may hold a quarter of it, and the boxes of
 	// one workspace no more than they leave to others. What exceeds it is
@@ -60,6 +65,7 @@ type Guests struct {
 	boxes Boxes
 
 	held    budget        // of input and output, by commands
+	shares  shares        // of the uses of slots
 	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
 	work *background.Group // clocks that are late, probes
@@ -73,7 +79,10 @@ func New(cfg Config, boxes Boxes) *Guests {
 	if cfg.Random == nil {
 		cfg.Random = rand.Reader
 	}
-	return &Guests{cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, probing: make(chan struct{}, sshProbes), work: background.New()}
+	return &Guests{
+		cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, shares: shares{most: cmp.Or(cfg.MaxUses, maxUses), of: map[string]int{}},
+		probing: make(chan struct{}, sshProbes), work: background.New(),
+	}
 }
 
 // Close ends what goes on in the background, and waits for it.

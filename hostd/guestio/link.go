@@ -29,9 +29,45 @@ const (
 	Own             // a call of the host itself; not bounded
 )
 
+// maxUses bounds the uses of all slots together. Most have a connection to the host's API
+// each, of which those that are for no guest need some, too.
+const maxUses = 15 << 10
+
+// shares counts the uses of the slots of all boxes, by workspace.
+type shares struct {
+	most int
+
+	mu  sync.Mutex
+	all int
+	of  map[string]int // of those that have some
+}
+
+// take counts one more, unless the workspace's boxes then had more than they leave to
+// others, however many boxes there are.
+func (s *shares) take(workspace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[workspace] >= s.most-s.all {
+		return false
+	}
+	s.all++
+	s.of[workspace]++
+	return true
+}
+
+func (s *shares) leave(workspace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.of[workspace]--; s.of[workspace] == 0 {
+		delete(s.of, workspace)
+	}
+}
+
 // Line counts who uses the slot of one box. Its workspace never changes.
 type Line struct {
 	workspace string
+	shares    *shares
 	now       func() time.Time
 	commands  chan struct{} // capacity MaxExecs
 	consoles  atomic.Int64  // readers of its console
@@ -52,7 +88,7 @@ type Line struct {
 
 // NewLine returns the line of a new box.
 func (g *Guests) NewLine(workspace string) *Line {
-	return &Line{workspace: workspace, now: g.cfg.Now, commands: make(chan struct{}, g.cfg.MaxExecs), ports: g.cfg.MaxTunnels, clock: func() {}}
+	return &Line{workspace: workspace, shares: &g.shares, now: g.cfg.Now, commands: make(chan struct{}, g.cfg.MaxExecs), ports: g.cfg.MaxTunnels, clock: func() {}}
 }
 
 // Link is one use of a box's slot: a command, a transfer, a connection. Its
@@ -87,7 +123,17 @@ func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struc
 	return l, nil
 }
 
-func (n *Line) admit(kind Kind) error {
+func (n *Line) admit(kind Kind) (err error) {
+	if kind != Own {
+		if !n.shares.take(n.workspace) {
+			return fmt.Errorf("%w: those of its workspace are half of what this host has left", hosterr.ErrConnections)
+		}
+		defer func() {
+			if err != nil {
+				n.shares.leave(n.workspace)
+			}
+		}()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch kind {
@@ -128,6 +174,9 @@ func (l *Link) Leave() {
 		l.free()
 	}
 	n := l.line
+	if l.kind != Own {
+		n.shares.leave(n.workspace)
+	}
 	if l.kind == Command {
 		<-n.commands
 	}

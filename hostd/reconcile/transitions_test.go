@@ -355,7 +355,7 @@ func TestAPersistentBoxThatCannotBeBootedFails(t *testing.T) {
 
 // rebooted makes n persistent boxes on a machine that is rebooted then. room is for
 // the daemons on it: they have memory for one box more.
-func rebooted(t *testing.T, n int) (w *boxtest.World, ids []string, room func(*box.Config)) {
+func rebooted(t *testing.T, n int, change ...func(i int, s *hostapi.BoxSpec)) (w *boxtest.World, ids []string, room func(*box.Config)) {
 	t.Helper()
 	w = boxtest.NewWorld(t)
 	w.Slots = n + 1
@@ -365,7 +365,11 @@ func rebooted(t *testing.T, n int) (w *boxtest.World, ids []string, room func(*b
 	persistent.Persistent = true
 	for i := range n {
 		id := strings.Repeat("b", 24) + string(rune('a'+i/26)) + string(rune('a'+i%26))
-		_, err := d.Put(t.Context(), id, persistent)
+		own := persistent
+		for _, f := range change {
+			f(i, &own)
+		}
+		_, err := d.Put(t.Context(), id, own)
 		must(t, err)
 		ids = append(ids, id)
 	}
@@ -439,6 +443,46 @@ func TestPersistentBoxesAreBootedInTheirTurnAndTriedAgain(t *testing.T) {
 			t.Errorf("%d MB are reserved for %d boxes", n, len(ids))
 		}
 		nothingAfterDelete(t, d, w, append(ids[1:], idA)...)
+		d.Close()
+	})
+}
+
+// Guests that do not boot hold up those of their own workspace: another's have the next turn.
+func TestBootsThatHangHoldUpTheirOwnWorkspace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const others = 6
+		w, ids, room := rebooted(t, others*bootsAtOnce+1, func(i int, s *hostapi.BoxSpec) {
+			if i == others*bootsAtOnce {
+				s.WorkspaceID = "another"
+			}
+		})
+		other := ids[len(ids)-1]
+		var mu sync.Mutex
+		hung, before := 0, -1
+		w.SetStep(func(ctx context.Context, name string) error {
+			if name != "boot" {
+				return nil
+			}
+			mu.Lock()
+			hang := boxtest.BoxID(ctx) != other
+			if hang {
+				hung++
+			} else {
+				before = hung
+			}
+			mu.Unlock()
+			if hang {
+				<-ctx.Done()
+			}
+			return nil
+		})
+		d := start(t, w, room, func(c *box.Config) { c.CreateTimeout = time.Second })
+		await(t, func() bool { v, _ := d.Get(other); return v.Status == hostapi.StatusRunning }, nil)
+		mu.Lock()
+		defer mu.Unlock()
+		if before > 2*bootsAtOnce {
+			t.Errorf("it waited for %d boots that hang, of which %d are at once", before, bootsAtOnce)
+		}
 		d.Close()
 	})
 }

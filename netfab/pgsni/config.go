@@ -58,7 +58,8 @@ type Config struct {
 	CancelTimeout time.Duration
 
 	// MaxSessions is how many clients may be logged in. One whose password the router
-	// has checked counts from then on, while it waits for its database.
+	// has checked counts from then on, while it waits for its database. Those of one
+	// owner (Owned) are no more than are left to others.
 	MaxSessions int
 	// MaxUnauthenticated is how many connections there may be that are not
 	// logged in yet. Over it the one that has waited longest with its

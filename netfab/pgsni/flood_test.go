@@ -3,6 +3,7 @@ package pgsni
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -206,24 +207,50 @@ func TestLoginsThatStopAtThePassword(t *testing.T) {
 func TestTheCrowdAtOneDatabase(t *testing.T) {
 	var c crowds
 	for i, want := range []bool{true, true, false} {
-		if got := c.enter("a", 2, 3); got != want {
+		if got := c.enter("a", "", 2, 3); got != want {
 			t.Errorf("client %d of at most 2: %v", i+1, got)
 		}
 	}
-	if !c.enter("b", 2, 3) {
+	if !c.enter("b", "", 2, 3) {
 		t.Error("another database has no room")
 	}
-	if c.enter("c", 2, 3) {
+	if c.enter("c", "", 2, 3) {
 		t.Error("more are inside than may be in all")
 	}
-	c.leave("a")
-	if !c.enter("a", 2, 3) {
+	c.leave("a", "")
+	if !c.enter("a", "", 2, 3) {
 		t.Error("the place is not free")
 	}
-	c.leave("a")
-	c.leave("a")
-	c.leave("b")
-	if len(c.of) != 0 || c.all != 0 {
-		t.Errorf("%v is left", c.of)
+	c.leave("a", "")
+	c.leave("a", "")
+	c.leave("b", "")
+	if len(c.of)+len(c.owners) != 0 || c.all != 0 {
+		t.Errorf("%v %v is left", c.of, c.owners)
+	}
+}
+
+// A workspace may have any number of databases.
+func TestTheCrowdOfOneOwner(t *testing.T) {
+	const most = 16
+	var c crowds
+	take := func(owner string) (n int) {
+		for c.enter(fmt.Sprint(owner, n), owner, 2, most) {
+			n++
+		}
+		return n
+	}
+	one := take("one")
+	if two := take("two"); one != most/2 || two != most/4 {
+		t.Errorf("of %d places one owner has %d, and another %d of the rest", most, one, two)
+	}
+	if unknown := take(""); unknown != most/4 {
+		t.Errorf("owners that are not known have %d of the rest", unknown)
+	}
+	c.leave("one0", "one")
+	if c.enter("one0", "one", 2, most) {
+		t.Error("one has more than is left to others")
+	}
+	if !c.enter("three0", "three", 2, most) {
+		t.Error("the place is not free for another")
 	}
 }

@@ -184,34 +184,40 @@ func (g *gate) size() int {
 	return g.count
 }
 
-// crowds are the connections that are past their password, by database: none may
-// have so many that others get no place.
+// crowds are the connections that are past their password, by database and by who owns
+// that: none may have so many that others get no place.
 type crowds struct {
-	mu  sync.Mutex
-	of  map[string]int
-	all int
+	mu     sync.Mutex
+	of     map[string]int // by database
+	owners map[string]int // by owner, where that is known
+	all    int
 }
 
-// enter counts one more, if there may be one: of a database, and in all.
-func (c *crowds) enter(name string, most, mostInAll int) bool {
+// enter counts one more, if there may be one: of a database, in all, and of an owner, who
+// has no more than the others are left, however many databases that owner has.
+func (c *crowds) enter(name, owner string, most, mostInAll int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of[name] >= most || c.all >= mostInAll {
+	if c.of[name] >= most || c.all >= mostInAll || owner != "" && c.owners[owner] >= mostInAll-c.all {
 		return false
 	}
 	if c.of == nil {
-		c.of = map[string]int{}
+		c.of, c.owners = map[string]int{}, map[string]int{}
 	}
 	c.of[name]++
+	c.owners[owner]++
 	c.all++
 	return true
 }
 
-func (c *crowds) leave(name string) {
+func (c *crowds) leave(name, owner string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
 	if c.of[name]--; c.of[name] == 0 {
 		delete(c.of, name)
+	}
+	if c.owners[owner]--; c.owners[owner] == 0 {
+		delete(c.owners, owner)
 	}
 }

@@ -380,3 +380,34 @@ func TestOneDatabaseDoesNotUseTheRouterUp(t *testing.T) {
 		return c.Close(t.Context()) == nil
 	})
 }
+
+// owned is a database whose owner may have others.
+type owned struct {
+	verifying
+	owner string
+}
+
+func (o owned) Owner() string { return o.owner }
+
+// All of one owner's databases leave places to others.
+func TestOneOwnerDoesNotUseTheRouterUp(t *testing.T) {
+	server := realPostgres(t).checked(t)
+	router := serve(t, Config{ChecksLogins: true, MaxSessions: 2}, resolverFunc(func(_ context.Context, name string) (Backend, error) {
+		return owned{server, name[:1]}, nil
+	}))
+	for _, login := range []struct {
+		name    string
+		refused bool
+	}{{"a1", false}, {"a2", true}, {"b1", false}} {
+		c, err := pgx.ConnectConfig(t.Context(), pgxConfig(t, router, login.name, "sslmode=verify-full"))
+		switch {
+		case err == nil:
+			t.Cleanup(func() { _ = c.Close(context.Background()) })
+		case !strings.Contains(err.Error(), "53300"):
+			t.Fatal(err)
+		}
+		if (err != nil) != login.refused {
+			t.Errorf("%s: %v", login.name, err)
+		}
+	}
+}

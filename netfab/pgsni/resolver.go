@@ -56,3 +56,17 @@ type Verifying interface {
 // ErrPassThrough is what Verifier answers for a user whose login the server
 // itself has to check.
 var ErrPassThrough = errors.New("the server checks this user's password")
+
+// Owned is a Backend whose owner may have other databases, too. All of an owner's clients
+// together get no more places than are left to those of others.
+type Owned interface {
+	Backend
+	Owner() string // "": unknown, and not bounded
+}
+
+func ownerOf(b Backend) string {
+	if o, ok := b.(Owned); ok {
+		return o.Owner()
+	}
+	return ""
+}

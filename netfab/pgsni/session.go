@@ -71,10 +71,11 @@ func (c *conn) connect(backend Backend, st *startup) error {
 		}
 	}
 	if login != nil {
-		if !c.router.crowds.enter(c.name, c.router.cfg.MaxPerDatabase, c.router.cfg.MaxSessions) {
+		owner := ownerOf(backend)
+		if !c.router.crowds.enter(c.name, owner, c.router.cfg.MaxPerDatabase, c.router.cfg.MaxSessions) {
 			return refuse(codeTooManyConnections, messageTooMany)
 		}
-		defer c.router.crowds.leave(c.name)
+		defer c.router.crowds.leave(c.name, owner)
 		c.visitor.prove()
 	}
 	c.visitor.said()

@@ -23,6 +23,7 @@ type Kind[T record.Row] struct {
 	Table record.Table[T]
 
 	Host     func(T) string // the host that it is on, "" for none yet
+	Owner    func(T) string // the workspace that has it
 	Moving   string         // index that has those that are being created or deleted under "yes"; empty: none
 	Creating func(T) bool   // it is being created
 	Deleting func(T) bool   // it is being deleted
@@ -81,6 +82,15 @@ func (k *Kind[T]) HostOf(placing string) func(r raftstore.Reader, fl *record.Flo
 	}
 }
 
+// OwnerOf is a Kind.Workspace that returns the workspace of the resource.
+func (k *Kind[T]) OwnerOf(r raftstore.Reader, fl *record.Flow) string {
+	row, ok := k.Of(r, fl)
+	if !ok {
+		return ""
+	}
+	return k.Owner(row)
+}
+
 // Begin adds a resource and the flow that creates it to a transaction. parent is the
 // flow that begins it and joins it; "" for none.
 func (k *Kind[T]) Begin(tx *raftstore.Tx, parent, flowID string, row T, step string, data any, deadline time.Time) error {
@@ -124,7 +134,7 @@ func (k *Kind[T]) BeginDelete(tx *raftstore.Tx, flowID string, row T, requestID 
 // Removal is the flow that removes a resource: first from its hosts, by repeating
 // remove until it returns nil, then from the store.
 func (k *Kind[T]) Removal(remove func(ctx context.Context, view *raftstore.Snapshot, row T) error) flow.Kind {
-	return flow.Kind{Name: k.DeleteKind(), ActTimeout: time.Minute, Host: k.HostOf(""), Steps: map[string]flow.Step{
+	return flow.Kind{Name: k.DeleteKind(), ActTimeout: time.Minute, Host: k.HostOf(""), Workspace: k.OwnerOf, Steps: map[string]flow.Step{
 		stepRemove: func(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			var data Data
 			if err := run.Data(&data); err != nil {
