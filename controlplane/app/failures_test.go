@@ -20,6 +20,7 @@ import (
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/tier"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // TestFailures: a deployment that fails says why, leaves the one before serving, and
@@ -100,7 +101,7 @@ func TestBudget(t *testing.T) {
 	r.at(d.ID, "poll")
 	r.late(d.ID)
 	row := r.ends(d.ID, record.DeploymentFailed)
-	if row.Error != "it took longer than 20s, the phase after sandbox" {
+	if row.Error != "it took longer than "+timescale.Limit(20*time.Second).String()+", the phase after sandbox" {
 		t.Errorf("error %q", row.Error)
 	}
 	if r.row(a.ID).Status != record.AppCreated {
