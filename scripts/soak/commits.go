@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -97,6 +98,13 @@ type loss struct {
 	lsn      uint64
 }
 
+func (l *loss) String() string {
+	if l == nil {
+		return "none may be"
+	}
+	return fmt.Sprintf("those of timeline %d may be that were acknowledged after %s and do not lie before LSN %X", l.timeline, l.after.UTC().Format("15:04:05.000"), l.lsn)
+}
+
 // allows reports whether a failover may lose a row. A row without an answer may
 // always be missing.
 func (l *loss) allows(row *commit) bool {
@@ -124,6 +132,7 @@ func (c *commits) judge(found []int64, l *loss) (wrong []string, lost int) {
 		there[n] = true
 	}
 	var missing []int64
+	kept := map[int64]string{}
 	for n, row := range c.rows {
 		switch {
 		case there[n] || row.acked.IsZero(): // a statement may reach its box late
@@ -133,11 +142,16 @@ func (c *commits) judge(found []int64, l *loss) (wrong []string, lost int) {
 		default:
 			delete(c.rows, n)
 			missing = append(missing, n)
+			kept[n] = fmt.Sprintf("%d (acknowledged at %s on timeline %d, before LSN %X)", n, row.acked.UTC().Format("15:04:05.000"), row.timeline, row.before)
 		}
 	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
-		wrong = append(wrong, fmt.Sprintf("%d acknowledged rows are lost: %v", len(missing), missing[:min(len(missing), 10)]))
+		var rows []string
+		for _, n := range missing[:min(len(missing), 10)] {
+			rows = append(rows, kept[n])
+		}
+		wrong = append(wrong, fmt.Sprintf("%d acknowledged rows are lost: %s; %s", len(missing), strings.Join(rows, ", "), l))
 	}
 	c.lost += lost
 	return wrong, lost

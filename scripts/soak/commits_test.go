@@ -34,12 +34,12 @@ func TestAcknowledgedRowsMustBeThere(t *testing.T) {
 	}{
 		"all there":                  {found: []int64{1, 2, 3}},
 		"an unknown outcome":         {found: []int64{1, 2}},
-		"lost":                       {found: []int64{1, 3}, want: "1 acknowledged rows are lost: [2]"},
+		"lost":                       {found: []int64{1, 3}, want: "1 acknowledged rows are lost: 2 (acknowledged"},
 		"from elsewhere":             {found: []int64{1, 2, 9}, want: "row 9 was never written"},
 		"lost by a failover":         {found: []int64{1}, loss: &loss{timeline: 1, after: noon, lsn: 100}, lost: 1},
-		"it was archived by its LSN": {found: nil, loss: &loss{timeline: 1, after: noon.Add(-time.Hour), lsn: 100}, want: "rows are lost: [1]", lost: 1},
-		"it was archived by time":    {found: []int64{1}, loss: &loss{timeline: 1, after: noon.Add(time.Second)}, want: "rows are lost: [2]"},
-		"of an earlier timeline":     {found: []int64{1}, loss: &loss{timeline: 2, after: noon.Add(-time.Hour)}, want: "rows are lost: [2]"},
+		"it was archived by its LSN": {found: nil, loss: &loss{timeline: 1, after: noon.Add(-time.Hour), lsn: 100}, want: "rows are lost: 1 (acknowledged", lost: 1},
+		"it was archived by time":    {found: []int64{1}, loss: &loss{timeline: 1, after: noon.Add(time.Second)}, want: "rows are lost: 2 (acknowledged"},
+		"of an earlier timeline":     {found: []int64{1}, loss: &loss{timeline: 2, after: noon.Add(-time.Hour)}, want: "rows are lost: 2 (acknowledged"},
 	} {
 		wrong, lost := three(t).judge(test.found, test.loss)
 		if got := strings.Join(wrong, "; "); !strings.Contains(got, test.want) || got != "" && test.want == "" || lost != test.lost {
