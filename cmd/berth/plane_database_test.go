@@ -193,7 +193,7 @@ func (p *planeDatabases) Failover(_ context.Context, _ core.Caller, id string, i
 	if !in.Force {
 		return api.DatabaseFailover{}, &apierror.Error{Code: apierror.EConflict, Message: "database is running"}
 	}
-	return api.DatabaseFailover{ID: id, Status: api.DatabaseRestoring, Error: "the writes of 28 seconds are lost"}, p.to(id, api.DatabaseRestoring)
+	return api.DatabaseFailover{ID: id, Status: api.DatabaseRestoring, Error: "what was written after 13:05 may be lost"}, p.to(id, api.DatabaseRestoring)
 }
 
 func (p *planeDatabases) ResetCredentials(ctx context.Context, c core.Caller, id string) (api.DatabaseConnection, error) {

@@ -130,7 +130,7 @@ var errStale = errNoBucket.Error() + ": this is what was told last"
 // Archive returns what a database can be restored from. If no host that reaches the
 // bucket answers, it returns what a host last reported, and the answer says so.
 func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.DatabaseArchive, error) {
-	_, d, err := s.find(ctx, c, id)
+	view, d, err := s.find(ctx, c, id)
 	if err != nil {
 		return api.DatabaseArchive{}, err
 	}
@@ -171,7 +171,8 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 			last = info
 		}
 	}
-	if fact, ok := s.heard.fact(d.ID, d.SandboxID); ok {
+	fact, ok := s.heard.fact(d.ID, d.SandboxID)
+	if ok {
 		st := fact.state.Archive
 		if st.LastRestorable.After(last.LastRestorable) && !last.LastRestorable.IsZero() {
 			last.LastRestorable = st.LastRestorable
@@ -179,14 +180,31 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 		if st.LastLSN != "" {
 			last.LastLSN = st.LastLSN
 		}
-		out.LagSeconds, out.FailingSince = st.LagSeconds, api.NewTime(st.FailingSince)
-		if st.LastAt.IsZero() && !last.LastRestorable.IsZero() { // its host has yet to look
-			out.LagSeconds = max(0, s.core.Clock().Sub(last.LastRestorable).Seconds())
-		}
+		out.FailingSince = api.NewTime(st.FailingSince)
 		if why := cmp.Or(st.Error, notBackedUp(st)); why != "" {
 			out.Error = &why
 		}
 	}
+	status, _ := s.standing(view, d).status()
+	out.LagSeconds = lagSeconds(status, fact, last.LastRestorable, s.core.Clock())
 	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)
 	return out, nil
+}
+
+// lagSeconds returns for how many seconds a database may have written what is not
+// archived, by its host's last report and by its archive. All is archived before it sleeps.
+func lagSeconds(status api.DatabaseStatus, last fact, restorable, now time.Time) float64 {
+	known := !last.state.Archive.LastAt.IsZero()
+	lag := last.state.Archive.LagSeconds
+	switch {
+	case status == api.DatabaseHibernated:
+		return 0
+	case known && status == api.DatabaseRunning: // it may have written since
+		return lag + max(0, now.Sub(last.at).Seconds())
+	case known:
+		return lag
+	case !restorable.IsZero():
+		return max(0, now.Sub(restorable).Seconds())
+	}
+	return 0
 }

@@ -86,7 +86,7 @@ func (s *Databases) clone(ctx context.Context, c core.Caller, id string, in api.
 		if err := found.whole(); err != nil {
 			return api.Database{}, err
 		}
-		if s.lacking(from, found, status, data.Switch) {
+		if s.lacking(from, status, data.Switch) {
 			data.Hint = lackHint(found.info.LastLSN, found.end)
 			d.Error = data.Hint
 		}
@@ -106,18 +106,11 @@ func (s *Databases) clone(ctx context.Context, c core.Caller, id string, in api.
 }
 
 // lacking reports whether a clone of the latest from an archive may lack what its source
-// wrote: the source has failed with writes that are not archived, or runs and its archive
-// does not go on.
-func (s *Databases) lacking(from *record.Database, found origin, status api.DatabaseStatus, runs bool) bool {
-	fact, ok := s.heard.fact(from.ID, from.SandboxID)
-	a := &fact.state.Archive
-	switch {
-	case status == api.DatabaseFailed:
-		return !ok || a.LastAt.IsZero() || a.LagSeconds > 0 || found.archive != from.Archive().Name
-	case runs:
-		return !a.FailingSince.IsZero()
-	}
-	return false
+// wrote: the source has failed, so that what it wrote last is not known, or runs and its
+// archive does not go on.
+func (s *Databases) lacking(from *record.Database, status api.DatabaseStatus, runs bool) bool {
+	fact, _ := s.heard.fact(from.ID, from.SandboxID)
+	return status == api.DatabaseFailed || runs && !fact.state.Archive.FailingSince.IsZero()
 }
 
 // lackHint says from when on a clone may lack what its source wrote.

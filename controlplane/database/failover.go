@@ -136,19 +136,21 @@ func (s *Databases) mayFailOver(r raftstore.Reader, d *record.Database, force bo
 // lossHint says which writes a failover loses.
 func (s *Databases) lossHint(d *record.Database, from origin, runs bool) string {
 	ends := fmt.Sprintf("it is restored from its archive, which ends at LSN %s, %s", from.info.LastLSN, api.Time{Time: from.end})
-	fact, ok := s.heard.fact(d.ID, d.SandboxID)
-	lag := int(math.Ceil(fact.state.Archive.LagSeconds))
+	fact, _ := s.heard.fact(d.ID, d.SandboxID)
+	archive := fact.state.Archive
 	switch {
 	case d.SandboxID != "" && from.archive != d.Archive().Name:
 		return ends + "; what was written since its last failover is lost, for no base backup was made since"
 	case runs:
-		return fmt.Sprintf("%s, or with what it archives until it is stopped; up to %d seconds of writes may be lost", ends, max(lag, seconds(s.cfg.ArchiveInterval)))
-	case !ok, fact.state.Archive.LastAt.IsZero():
+		return fmt.Sprintf("%s, or with what it archives until it is stopped; up to %d seconds of writes may be lost", ends, max(int(math.Ceil(archive.LagSeconds)), seconds(s.cfg.ArchiveInterval)))
+	case archive.LastAt.IsZero():
 		return fmt.Sprintf("%s; what was written after that is lost, as a rule no more than %d seconds of writes", ends, seconds(s.cfg.ArchiveInterval))
-	case lag == 0:
-		return fmt.Sprintf("%s; when its host was heard last, %s, nothing was written that is not archived", ends, api.Time{Time: fact.at})
 	}
-	return fmt.Sprintf("%s; when its host was heard last, %s, the writes of %d seconds were not archived, and are lost", ends, api.Time{Time: fact.at}, lag)
+	after := from.end
+	if archive.LastAt.After(after) {
+		after = archive.LastAt
+	}
+	return fmt.Sprintf("%s; what was written after %s may be lost", ends, api.Time{Time: after})
 }
 
 // failoverOutlook reports whether a failed database can be restored. why says where, or

@@ -162,14 +162,14 @@ func (h *heard) wake(id string) (under bool, since time.Duration, trouble string
 	return under, since, h.troubles[id]
 }
 
-// tell records a host's report of a database. A daemon that has just started has yet to
-// look at what its guest writes: no more is archived for sure then than was before.
+// tell records a host's report of a database. A daemon that has just started may know
+// less of what is archived than the one before it, whose word still holds.
 func (h *heard) tell(id string, f fact) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, a := h.facts[id], &f.state.Archive
-	if last := before.state.Archive.LastAt; a.LastAt.IsZero() && !last.IsZero() && before.box == f.box && before.seq == f.seq {
-		a.LastAt, a.LagSeconds = last, f.at.Sub(last).Seconds()
+	if was := &before.state.Archive; before.box == f.box && a.LastAt.Before(was.LastAt) {
+		a.LastAt, a.LagSeconds = was.LastAt, was.LagSeconds+f.at.Sub(before.at).Seconds()
 	}
 	h.facts[id] = f
 }

@@ -8,6 +8,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/telemetry"
 )
@@ -45,10 +46,34 @@ func TestADaemonThatHasYetToLookDoesNotHaveAllArchived(t *testing.T) {
 			t.Errorf("after %d s the lag is %v", i, f.state.Archive.LagSeconds)
 		}
 	}
-	for name, f := range map[string]fact{"another box": {box: "c", seq: 7, at: now}, "one that has slept since": {box: "b", seq: 9, at: now}} {
-		h.tell("d", f)
-		if f, _ := h.fact("d", f.box); !f.state.Archive.LastAt.IsZero() {
-			t.Errorf("%s: %+v", name, f.state.Archive)
+	h.tell("d", fact{box: "b", seq: 9, at: now.Add(10 * time.Second), state: state(hostapi.ArchiveState{LastAt: now.Add(-time.Minute), LagSeconds: 70})})
+	if f, _ := h.fact("d", "b"); !f.state.Archive.LastAt.Equal(now.Add(-4*time.Second)) || f.state.Archive.LagSeconds != 14 {
+		t.Errorf("after it was started again: %+v", f.state.Archive)
+	}
+	h.tell("d", fact{box: "c", seq: 7, at: now})
+	if f, _ := h.fact("d", "c"); !f.state.Archive.LastAt.IsZero() {
+		t.Errorf("another box: %+v", f.state.Archive)
+	}
+}
+
+// A leader that no host has told of a database yet does not say that all is archived.
+func TestALagNobodyToldOfIsTheArchives(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	told := fact{at: now.Add(-2 * time.Second), state: hostapi.DatabaseState{Archive: hostapi.ArchiveState{LastAt: now.Add(-5 * time.Second), LagSeconds: 3}}}
+	for name, c := range map[string]struct {
+		status     api.DatabaseStatus
+		told       fact
+		restorable time.Time
+		want       float64
+	}{
+		"told":              {api.DatabaseRunning, told, now.Add(-time.Minute), 5},
+		"it has failed":     {api.DatabaseFailed, told, now.Add(-time.Minute), 3},
+		"nobody told":       {api.DatabaseRunning, fact{}, now.Add(-time.Minute), 60},
+		"and nothing there": {api.DatabaseRunning, fact{}, time.Time{}, 0},
+		"it sleeps":         {api.DatabaseHibernated, told, now.Add(-time.Minute), 0},
+	} {
+		if got := lagSeconds(c.status, c.told, c.restorable, now); got != c.want {
+			t.Errorf("%s: %v seconds, want %v", name, got, c.want)
 		}
 	}
 }

@@ -479,7 +479,7 @@ func TestArchiveFacts(t *testing.T) {
 	first, last := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond), time.Now().UTC().Truncate(time.Millisecond)
 	r.archived(d.ID, first, last)
 	a, err = r.databases().Archive(t.Context(), caller, d.ID)
-	if err != nil || !a.FirstRestorable.Equal(first) || !a.LastRestorable.Equal(last) || *a.LastArchivedLSN != "0/5000060" || a.LagSeconds != 12 || len(a.BaseBackups) != 1 || a.SizeBytes != 2<<20 || a.Error != nil {
+	if err != nil || !a.FirstRestorable.Equal(first) || !a.LastRestorable.Equal(last) || *a.LastArchivedLSN != "0/5000060" || a.LagSeconds < 12 || len(a.BaseBackups) != 1 || a.SizeBytes != 2<<20 || a.Error != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
 	box, h := r.box(d.ID)

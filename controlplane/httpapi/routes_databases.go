@@ -117,7 +117,7 @@ func databaseRoutes() []route {
 			detail: "It keeps its id, its host name and its credentials. With `force` also one that runs: what it wrote in the last minute may be lost.",
 			body:   api.FailoverDatabase{}, status: 202, answer: api.DatabaseFailover{
 				ID: exampleDatabase.ID, Status: api.DatabaseRestoring,
-				Error: "it is restored from its archive, which ends at LSN 0/5000060, 2026-11-20T13:04:41.120Z; when its host was heard last, 2026-11-20T13:05:09.412Z, the writes of 28 seconds were not archived, and are lost",
+				Error: "it is restored from its archive, which ends at LSN 0/5000060, 2026-11-20T13:04:41.120Z; what was written after 2026-11-20T13:05:06.305Z may be lost",
 			},
 			failures: []apierror.Error{
 				conflict("database is running", "force stops it and restores what is archived"), conflict("database is hibernated", "wake it instead"),

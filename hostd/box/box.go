@@ -366,6 +366,8 @@ type box struct {
 	createErr  error
 	rec        ledger.Record
 	vmm        VMM
+	launched   time.Time // when that VMM was started; zero: before the daemon came
+	booted     bool      // its guest was booted then, not restored
 	net        *Slot     // the record's slot, once this daemon has made sure that it is complete
 	waking     *flight   // the wake that is under way
 	restarting *flight   // the restart

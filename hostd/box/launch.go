@@ -178,7 +178,7 @@ func (l *launch) startVMM(ctx, gctx context.Context) error {
 		return fmt.Errorf("start VMM: %w", err)
 	}
 	l.box.mu.Lock()
-	l.box.vmm = l.process
+	l.box.vmm, l.box.launched, l.box.booted = l.process, l.host.now(), l.source.cold
 	l.box.fenced = "" // was the last one's
 	l.box.mu.Unlock()
 	lap(stageVMMStart, true)

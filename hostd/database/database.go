@@ -140,8 +140,11 @@ func (d *Databases) syncOne(b box.DatabaseBox) {
 		return
 	}
 	last.end()
-	if b.Run != nil {
+	switch {
+	case b.Run != nil:
 		db.agent = d.begin(b, db, last)
+	case last != nil:
+		last.run = nil // a machine that goes on after a pause is the same one
 	}
 }
 

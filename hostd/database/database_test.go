@@ -176,6 +176,28 @@ func TestSleepWaitsForClientsAndArchivesTheRest(t *testing.T) {
 	}
 }
 
+// A machine that goes on after a pause is archived again: it has the same VMM.
+func TestAMachineThatGoesOnHasAnAgentAgain(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.boxes.put(idA, nil)
+	must(t, second(h.Put(idA, spec(one))))
+	last, err := h.running(idA)
+	must(t, err)
+	b, err := h.boxes.Database(idA)
+	must(t, err)
+	for _, run := range []<-chan struct{}{nil, b.Run} {
+		h.boxes.mu.Lock()
+		h.boxes.list[idA].Run = run
+		h.boxes.mu.Unlock()
+		h.sync()
+	}
+	<-last.done
+	if a, err := h.running(idA); err != nil || a == last {
+		t.Errorf("its agent is the one that has ended: %v", err)
+	}
+}
+
 func TestWhatIsNotADatabaseOrNoneYet(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

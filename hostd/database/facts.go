@@ -46,12 +46,20 @@ const listEvery = 5 * time.Minute
 
 var listLimit = timescale.Limit(2 * time.Minute)
 
-// begin forgets what the database's last run was seen to do, but for what it wrote.
-func (f *facts) begin(quota size) {
+// begin notes that the database runs anew, since then; zero: since before the daemon came.
+func (f *facts) begin(quota size, since time.Time, booted bool, quiet time.Duration) {
+	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.quota = quota
-	f.lag.looked, f.lag.moved = time.Time{}, time.Time{}
+	f.lag.begin(since, now, booted, quiet)
+}
+
+// sleep notes whether the database is about to sleep, with all that it wrote archived.
+func (f *facts) sleep(yes bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lag.asleep = yes
 }
 
 // keep lists the archive at first, when it is asked to, and now and then.
@@ -280,15 +288,13 @@ func (f *facts) state() hostapi.ArchiveState {
 	if f.lag.looked.IsZero() && len(f.lag.writes) == 0 {
 		return s // the database has not been seen to serve
 	}
-	s.LastAt = f.lag.since(now)
-	if !f.lag.looked.IsZero() && now.Sub(f.lag.looked) > silence && f.lag.looked.Before(s.LastAt) {
-		s.LastAt = f.lag.looked // what came after it is not known
-	}
-	s.LagSeconds = now.Sub(s.LastAt).Seconds()
 	if f.lag.archived > 0 {
 		s.LastLSN = f.lag.archived.String()
 	}
-	// Nothing was committed after it that is not archived.
+	if s.LastAt = later(f.lag.since(), s.LastRestorable); s.LastAt.IsZero() {
+		return s
+	}
+	s.LagSeconds = max(0, now.Sub(s.LastAt).Seconds())
 	if whole && !s.FirstRestorable.IsZero() && s.LastAt.After(s.LastRestorable) {
 		s.LastRestorable = s.LastAt
 	}

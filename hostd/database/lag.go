@@ -9,46 +9,62 @@ import (
 //
 // It sees positions now and then. A write is as old as the look before the one that
 // saw it: it may have come right after that. Of each segment only the first write
-// counts, for segments are archived whole.
+// counts, for segments are archived whole. What came after the last look is not known.
 type lag struct {
 	at       lsn       // where the WAL ended at the last look
-	moved    time.Time // the last look that saw it elsewhere than the one before
-	looked   time.Time
-	archived lsn // all before it is archived
+	moved    time.Time // the last look that saw it elsewhere than the one before; zero: this run has yet to be looked at
+	looked   time.Time // when the last look began, maybe at an earlier run; zero: there was none
+	floor    time.Time // for a first look: nothing that is not archived was written before; zero: not known
+	asleep   bool      // all is archived, and nothing is written until the next run
+	archived lsn       // all before it is archived
 	writes   []write
 }
 
 type write struct {
 	to   lsn
-	from time.Time // nothing of it was written before
+	from time.Time // nothing of it was written before; zero: not known
 }
 
-// saw notes where the WAL ends. waiting is when the oldest whole file was written that
-// waits to be archived, zero where none does, and quiet for how long PostgreSQL may
-// leave a write in a segment that is not full, unless it is late.
-func (l *lag) saw(at lsn, now, waiting time.Time, late bool, quiet time.Duration) {
+// begin notes that the database runs anew, since then; zero: since before the daemon came.
+// quiet is for how long PostgreSQL may leave a write in a segment that is not full. While
+// a machine is off it archives nothing, so of one that is booted that says nothing.
+func (l *lag) begin(since, now time.Time, booted bool, quiet time.Duration) {
+	switch {
+	case l.asleep:
+		l.looked, l.writes = since, nil
+	case booted:
+		l.floor = time.Time{}
+	case since.IsZero():
+		l.floor = now.Add(-quiet)
+	default:
+		l.floor = since.Add(-quiet)
+	}
+	l.asleep, l.moved = false, time.Time{}
+}
+
+// saw notes where the WAL ended at a moment between asked and now. waiting is when the
+// oldest whole file was written that waits to be archived, zero where none does, and
+// quiet as for begin, unless PostgreSQL is late.
+func (l *lag) saw(at lsn, asked, now, waiting time.Time, late bool, quiet time.Duration) {
 	pending := !waiting.IsZero()
 	from := l.looked
-	if now.Sub(from) > silence {
+	if l.moved.IsZero() || asked.Sub(from) > silence {
 		l.moved = now // it may have stood still meanwhile, and not have begun another segment in time
 	}
 	if from.IsZero() {
-		from = now
-		switch { // it may have been written before anybody looked
-		case pending && waiting.Before(now):
-			from = waiting.Add(-quiet)
-		case at > l.archived:
-			from = now.Add(-quiet)
+		from = l.floor
+		if before := waiting.Add(-quiet); pending && before.Before(from) {
+			from = before
 		}
 	}
-	l.looked = now
+	l.looked = asked
 	switch {
 	case at != l.at:
 		l.at, l.moved = at, now
 		if at > l.archived && (len(l.writes) == 0 || l.writes[len(l.writes)-1].to.segment() != at.segment()) {
 			l.writes = append(l.writes, write{at, from})
 		}
-	case !pending && !late && now.Sub(l.moved) > quiet:
+	case !pending && !late && asked.Sub(l.moved) > quiet:
 		// PostgreSQL would have begun another segment for anything that matters: what is
 		// left are notes for standbys.
 		l.writes = nil
@@ -64,10 +80,11 @@ func (l *lag) stored(to lsn) {
 	l.writes = slices.DeleteFunc(l.writes, func(w write) bool { return w.to <= to })
 }
 
-// since is the moment before which everything that was written is archived.
-func (l *lag) since(now time.Time) time.Time {
+// since is a moment before which everything that was written is archived; zero: none is
+// known.
+func (l *lag) since() time.Time {
 	if len(l.writes) == 0 {
-		return now
+		return l.looked
 	}
 	return l.writes[0].from
 }

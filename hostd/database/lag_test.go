@@ -12,42 +12,42 @@ func TestLagIsTheAgeOfTheOldestWriteThatIsNotArchived(t *testing.T) {
 	at := func(s int) time.Time { return zero.Add(time.Duration(s) * time.Second) }
 	none := time.Time{}
 	l := &lag{}
-	want := func(what string, now, since int) {
+	want := func(what string, since int) {
 		t.Helper()
-		if got := l.since(at(now)); !got.Equal(at(since)) {
+		if got := l.since(); !got.Equal(at(since)) {
 			t.Errorf("%s: archived up to %s, want %d s", what, got.Sub(zero), since)
 		}
 	}
-	l.stored(2 * seg)
-	l.saw(2*seg, at(0), none, false, quiet)
-	want("nothing was written", 0, 0)
-	l.saw(2*seg, at(3), none, false, quiet)
-	want("nothing was written", 3, 3)
-	l.saw(2*seg+100, at(6), none, false, quiet)
-	want("a write, at most 3 s old", 6, 3)
-	l.saw(2*seg+200, at(9), none, false, quiet)
-	want("another one in the same segment", 9, 3)
-	l.saw(4*seg+1, at(12), at(11), false, quiet)
-	want("two segments on", 12, 3)
-	l.stored(3 * seg)
-	want("the first segment is archived", 12, 9)
-	l.stored(4 * seg)
-	want("the second, which no look saw", 12, 9)
-	look := func(from, to int, waiting time.Time, late bool) {
-		for s := from; s <= to; s++ {
-			l.saw(4*seg+1, at(s), waiting, late, quiet)
-		}
+	look := func(to lsn, s int, waiting time.Time, late bool) {
+		l.saw(to, at(s), at(s+1), waiting, late, quiet)
 	}
-	look(13, 73, at(11), false)
-	want("the archive is behind, so standing still proves nothing", 73, 9)
-	look(74, 74, none, true)
-	want("a slow disk keeps PostgreSQL from beginning another segment", 74, 9)
-	look(74, 74, none, false)
-	want("what stands for so long does not matter", 74, 74)
-	l.saw(4*seg+50, at(80), none, false, quiet)
-	want("a write after that", 80, 74)
+	l.stored(2 * seg)
+	look(2*seg, 0, none, false)
+	want("nothing was written before the look, which took a second", 0)
+	look(2*seg, 3, none, false)
+	want("nothing was written", 3)
+	look(2*seg+100, 6, none, false)
+	want("a write, at most 3 s old", 3)
+	look(2*seg+200, 9, none, false)
+	want("another one in the same segment", 3)
+	look(4*seg+1, 12, at(11), false)
+	want("two segments on", 3)
+	l.stored(3 * seg)
+	want("the first segment is archived", 9)
+	l.stored(4 * seg)
+	want("the second, which no look saw", 9)
+	for s := 13; s <= 74; s++ {
+		look(4*seg+1, s, at(11), false)
+	}
+	want("the archive is behind, so standing still proves nothing", 9)
+	look(4*seg+1, 75, none, true)
+	want("a slow disk keeps PostgreSQL from beginning another segment", 9)
+	look(4*seg+1, 75, none, false)
+	want("what stands for so long does not matter", 75)
+	look(4*seg+50, 80, none, false)
+	want("a write after that", 75)
 	l.stored(5 * seg)
-	want("all is archived", 80, 80)
+	want("all is archived of what the last look saw", 80)
 	l.stored(3 * seg)
 	if l.archived != 5*seg {
 		t.Errorf("the archive went back to %s", l.archived)
@@ -62,38 +62,63 @@ func TestAGuestThatStoodStillHasNotArchivedWhatItWrote(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	at := func(s int) time.Time { return zero.Add(time.Duration(s) * time.Second) }
 	l := &lag{}
+	look := func(to lsn, s int) { l.saw(to, at(s), at(s), time.Time{}, false, quiet) }
 	l.stored(2 * seg)
-	l.saw(2*seg, at(0), time.Time{}, false, quiet)
-	l.saw(2*seg+100, at(3), time.Time{}, false, quiet)
-	l.saw(2*seg+100, at(300), time.Time{}, false, quiet)
-	if got := l.since(at(300)); !got.Equal(at(0)) {
+	look(2*seg, 0)
+	look(2*seg+100, 3)
+	look(2*seg+100, 300)
+	if got := l.since(); !got.Equal(at(0)) {
 		t.Errorf("archived up to %s", got.Sub(zero))
 	}
 	for s := 303; s <= 363; s += 3 {
-		l.saw(2*seg+100, at(s), time.Time{}, false, quiet)
+		look(2*seg+100, s)
 	}
-	if got := l.since(at(363)); !got.Equal(at(363)) {
+	if got := l.since(); !got.Equal(at(363)) {
 		t.Errorf("archived up to %s, although it ran for long enough since", got.Sub(zero))
 	}
 }
 
-// A daemon that begins finds a segment that is not full. What is in it may be as old as
-// PostgreSQL lets it become.
-func TestAWriteFromBeforeTheDaemonCameIsNotTakenForNew(t *testing.T) {
+// A first look finds a segment that is not full. What is in it may be as old as PostgreSQL
+// lets it become, and older where the machine was off.
+func TestAWriteFromBeforeTheFirstLookIsNotTakenForNew(t *testing.T) {
 	const seg = lsn(16 << 20)
 	const quiet = 60 * time.Second
-	now := time.Unix(1000, 0)
+	zero := time.Unix(1000, 0)
+	at := func(s int) time.Time { return zero.Add(time.Duration(s) * time.Second) }
+	const earlier, written = 2*seg + 100, 2*seg + 200
 	for what, c := range map[string]struct {
-		at   lsn
-		want time.Time
+		last   int  // the last look of the same daemon at the run before, in seconds; the second one saw a write
+		asleep bool // the run before ended with all archived
+		since  time.Time
+		booted bool
+		at     lsn
+		want   time.Time
 	}{
-		"nothing was written": {2 * seg, now.Add(time.Second)},
-		"something was":       {2*seg + 100, now.Add(-quiet)},
+		"the daemon is new":                      {at: written, want: at(600 - 60)},
+		"it is new, and nothing was written":     {at: 2 * seg, want: at(601)},
+		"it is new, the machine woke":            {since: at(590), at: written, want: at(590 - 60)},
+		"it is new, the machine was booted":      {since: at(590), booted: true, at: written},
+		"it is new, booted, nothing was written": {since: at(590), booted: true, at: 2 * seg, want: at(601)},
+		"the machine died":                       {last: 6, since: at(590), booted: true, at: written, want: at(3)},
+		"it died long after a write":             {last: 72, since: at(590), booted: true, at: written, want: at(72)},
+		"it slept":                               {last: 6, asleep: true, since: at(590), at: written, want: at(590)},
 	} {
 		l := &lag{}
 		l.stored(2 * seg)
-		l.saw(c.at, now, time.Time{}, false, quiet)
-		if got := l.since(now.Add(time.Second)); !got.Equal(c.want) {
+		for s := 3; s <= c.last; s += 3 {
+			to := lsn(2 * seg)
+			if s > 3 {
+				to = earlier
+			}
+			l.saw(to, at(s), at(s), time.Time{}, false, quiet)
+		}
+		l.asleep = c.asleep
+		l.begin(c.since, at(600), c.booted, quiet)
+		if got := l.since(); got.After(c.want) {
+			t.Errorf("%s: before the first look archived up to %s, then only to %s", what, got.Sub(zero), c.want.Sub(zero))
+		}
+		l.saw(c.at, at(601), at(602), time.Time{}, false, quiet)
+		if got := l.since(); !got.Equal(c.want) {
 			t.Errorf("%s: archived up to %s, want %s", what, got, c.want)
 		}
 	}
@@ -116,21 +141,39 @@ func TestPositionsAreReadAsPostgreSQLWritesThem(t *testing.T) {
 	}
 }
 
-// A VMM that is started again has the writes of the one before it, which nobody has
-// archived yet.
-func TestWritesBeforeARestartAreNotForgotten(t *testing.T) {
+// What was written after the last look is not known: a host that claims to have it
+// archived loses it with the host.
+func TestNoMoreIsArchivedThanWasSeen(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	f := newFacts(nil, func() time.Time { return now })
 	if st := f.state(); !st.LastAt.IsZero() {
 		t.Errorf("before anything is known: %+v", st)
 	}
-	for _, at := range []lsn{100, 200} {
-		f.lag.saw(at, now, time.Time{}, false, time.Minute)
-		now = now.Add(3 * time.Second)
+	begin := func() { f.begin(size{}, now, true, time.Minute) }
+	look := func(at lsn) time.Time {
+		f.lag.saw(at, now, now, time.Time{}, false, time.Minute)
+		return now
 	}
-	before := f.state()
-	f.begin(size{})
-	if st := f.state(); st.LastAt.IsZero() || !st.LastAt.Equal(before.LastAt) || st.LagSeconds != before.LagSeconds {
-		t.Errorf("%+v, before it was %+v", st, before)
+	want := func(what string, last time.Time) {
+		t.Helper()
+		if st := f.state(); !st.LastAt.Equal(last) || st.LagSeconds != now.Sub(last).Seconds() {
+			t.Errorf("%s: %+v, want all up to %s", what, st, last)
+		}
 	}
+	begin()
+	f.lag.stored(100)
+	first := look(100)
+	now = now.Add(2 * time.Second)
+	want("two seconds after a look", first)
+	begin()
+	now = now.Add(20 * time.Second)
+	want("the machine died and boots", first)
+	look(200)
+	want("it has written, before it died maybe", first)
+	f.lag.stored(200)
+	want("which is archived", now)
+	f.sleep(true)
+	now = now.Add(time.Hour)
+	begin()
+	want("it slept", now)
 }

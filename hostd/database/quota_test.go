@@ -31,7 +31,7 @@ func TestHowMuchAnArchiveHas(t *testing.T) {
 	}
 	full := func(quota size, want bool) {
 		t.Helper()
-		f.begin(quota)
+		f.begin(quota, time.Time{}, false, time.Minute)
 		if got := f.refusesWAL(); got != want {
 			t.Errorf("full of %+v: %t", quota, got)
 		}
@@ -120,7 +120,7 @@ func TestWhatAFullArchiveTakesAllTheSame(t *testing.T) {
 		"no quota, and more WAL than any other": {disk, 999, size{}, []int{10}, 999, false, false, false},
 	} {
 		f := newFacts(a, time.Now)
-		f.begin(c.quota)
+		f.begin(c.quota, time.Time{}, false, time.Minute)
 		f.info = hostapi.ArchiveInfo{SizeBytes: c.size, Objects: c.objects}
 		for _, stop := range c.stops {
 			f.info.BaseBackups = append(f.info.BaseBackups, hostapi.BaseBackup{StopLSN: at(stop), FinishedAt: now})

@@ -47,6 +47,7 @@ func (a *agent) watch(ctx context.Context) {
 
 // look asks the guest how it is.
 func (a *agent) look(ctx context.Context) (pgapi.Status, error) {
+	asked := a.cfg.Now()
 	st, err := within(ctx, statusLimit, a.client.Status)
 	if ctx.Err() != nil {
 		return st, context.Cause(ctx)
@@ -59,7 +60,7 @@ func (a *agent) look(ctx context.Context) (pgapi.Status, error) {
 	}
 	if err == nil {
 		a.seen = look{status: st, at: now, answered: now}
-		a.learn(&st, now)
+		a.learn(&st, asked, now)
 	} else {
 		a.seen.err = err.Error()
 	}
@@ -99,8 +100,9 @@ func shorten(most int, texts ...*string) {
 	}
 }
 
-// learn takes what a status says of the WAL. The caller holds a.mu.
-func (a *agent) learn(st *pgapi.Status, now time.Time) {
+// learn takes what a status says of the WAL, as it was at a moment between asked and now.
+// The caller holds a.mu.
+func (a *agent) learn(st *pgapi.Status, asked, now time.Time) {
 	if !a.restoring.done(a.spec, st) || st.Server == nil {
 		return
 	}
@@ -113,7 +115,7 @@ func (a *agent) learn(st *pgapi.Status, now time.Time) {
 	f.lag.stored(endOf(st.Archive.LastArchived)) // by an earlier daemon
 	if at := parseLSN(st.Server.WriteLSN); at > 0 {
 		late := st.Server.SwitchesInTime != nil && !*st.Server.SwitchesInTime
-		f.lag.saw(at, now, st.Archive.OldestPending, late, time.Duration(a.spec.ArchiveIntervalSeconds)*time.Second)
+		f.lag.saw(at, asked, now, st.Archive.OldestPending, late, time.Duration(a.spec.ArchiveIntervalSeconds)*time.Second)
 	}
 }
 

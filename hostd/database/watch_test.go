@@ -143,12 +143,12 @@ func TestWhatWaitedBeforeTheDaemonCameIsNotArchived(t *testing.T) {
 		Ready: true, Server: &pgapi.ServerStatus{WriteLSN: "0/5000100"},
 		Archive: pgapi.ArchiveStatus{LastArchived: "000000010000000000000002", Pending: 2, OldestPending: outage},
 	}
-	a.learn(&st, now)
+	a.learn(&st, now, now)
 	got := a.db.facts.state()
 	if got.LastRestorable.After(outage) || got.LastAt.After(outage) || got.LagSeconds < 3600 {
 		t.Errorf("it has %+v, and nothing was archived since %s", got, outage)
 	}
-	a.learn(&pgapi.Status{Ready: true, Server: st.Server, Archive: pgapi.ArchiveStatus{LastArchived: "000000010000000000000005"}}, now)
+	a.learn(&pgapi.Status{Ready: true, Server: st.Server, Archive: pgapi.ArchiveStatus{LastArchived: "000000010000000000000005"}}, now, now)
 	if got := a.db.facts.state(); !got.LastRestorable.Equal(now) || got.LagSeconds != 0 {
 		t.Errorf("all is archived: %+v", got)
 	}
@@ -180,7 +180,7 @@ func TestNothingBehindAGapIsRestorable(t *testing.T) {
 	must(t, second(f.list(t.Context())))
 	found := f.damaged
 	f.lag.stored(8 * pgapi.SegmentBytes)
-	f.lag.saw(8*pgapi.SegmentBytes, now, time.Time{}, false, time.Minute)
+	f.lag.saw(8*pgapi.SegmentBytes, now, now, time.Time{}, false, time.Minute)
 	if got := f.state(); got.Error == "" || !got.LastRestorable.Equal(f.info.LastRestorable) {
 		t.Errorf("%+v of %+v", got, f.info)
 	}

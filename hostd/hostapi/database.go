@@ -109,8 +109,8 @@ type DatabaseState struct {
 // ArchiveState is how a database's archive keeps up.
 type ArchiveState struct {
 	LastLSN         string    `json:"last_lsn,omitempty"` // all before it is archived
-	LastAt          time.Time `json:"last_at,omitzero"`   // when it was; while nothing is written, now; zero: its host has yet to look
-	LagSeconds      float64   `json:"lag_seconds"`        // age of the oldest write that may not be archived
+	LastAt          time.Time `json:"last_at,omitzero"`   // all that was written before it is archived: no later than its host's last look; zero: not known
+	LagSeconds      float64   `json:"lag_seconds"`        // time since LastAt; 0 where that is not known
 	PendingBytes    int64     `json:"pending_bytes"`
 	FailingSince    time.Time `json:"failing_since,omitzero"`
 	Error           string    `json:"error,omitempty"` // one of ArchiveCause…: tenants see it
