@@ -82,6 +82,11 @@ func (c *commits) acknowledged() (n int) {
 func (c *commits) timeline() (newest uint32, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.newest()
+}
+
+// newest is timeline, with the lock held.
+func (c *commits) newest() (newest uint32, since time.Time) {
 	for t, at := range c.first {
 		if t >= newest {
 			newest, since = t, at
@@ -120,6 +125,7 @@ func (l *loss) allows(row *commit) bool {
 func (c *commits) judge(found []int64, l *loss) (wrong []string, lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	newest, _ := c.newest()
 	there := map[int64]bool{}
 	for _, n := range found {
 		row := c.rows[n]
@@ -127,7 +133,7 @@ func (c *commits) judge(found []int64, l *loss) (wrong []string, lost int) {
 		case row == nil:
 			wrong = append(wrong, fmt.Sprintf("row %d was never written, or was lost before", n))
 		case row.acked.IsZero():
-			row.acked = time.Now()
+			row.acked, row.timeline = time.Now(), newest
 		}
 		there[n] = true
 	}

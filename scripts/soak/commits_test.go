@@ -60,6 +60,14 @@ func TestWhatWasFoundMustStay(t *testing.T) {
 	if wrong, _ := c.judge([]int64{1, 2}, nil); len(wrong) != 1 {
 		t.Errorf("a row that was seen is gone: %q", wrong)
 	}
+	// A failover may lose it as any other.
+	c = three(t)
+	if wrong, _ := c.judge([]int64{1, 2, 3}, nil); len(wrong) > 0 {
+		t.Errorf("all are there: %q", wrong)
+	}
+	if wrong, lost := c.judge([]int64{1, 2}, &loss{timeline: 1, after: noon}); len(wrong) > 0 || lost != 1 {
+		t.Errorf("a row that was seen is lost by a failover: %q, %d lost", wrong, lost)
+	}
 }
 
 func TestABoxMustNotCommitAfterItsSuccessor(t *testing.T) {
