@@ -5,54 +5,53 @@ import (
 	"sync"
 )
 
-// turns are mutexes by key. A wait for one ends with its context.
-type turns struct {
+// keyedMutex is a mutex for each key. A wait for one ends with its context.
+type keyedMutex struct {
 	mu sync.Mutex
-	of map[string]*turn
+	of map[string]*mutex
 }
 
-type turn struct {
-	taken chan struct{} // contains an element while it is locked
-	users int           // goroutines that have it or wait for it
+type mutex struct {
+	locked chan struct{} // contains an element while it is locked
+	users  int           // goroutines that have it or wait for it
 }
 
-func newTurns() *turns { return &turns{of: map[string]*turn{}} }
+func newKeyedMutex() *keyedMutex { return &keyedMutex{of: map[string]*mutex{}} }
 
-// take locks a key, or fails when ctx ends. leave unlocks the key; only its first call has
-// an effect.
-func (t *turns) take(ctx context.Context, key string) (leave func(), err error) {
-	one := t.enter(key)
-	leave = sync.OnceFunc(func() {
-		<-one.taken
-		t.leave(key)
+// lock locks a key, or fails when ctx ends. Only the first call of unlock has an effect.
+func (k *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
+	one := k.enter(key)
+	unlock = sync.OnceFunc(func() {
+		<-one.locked
+		k.leave(key)
 	})
 	select {
-	case one.taken <- struct{}{}:
-		return leave, nil
+	case one.locked <- struct{}{}:
+		return unlock, nil
 	case <-ctx.Done():
-		t.leave(key)
+		k.leave(key)
 		return nil, ctx.Err()
 	}
 }
 
-func (t *turns) enter(key string) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	one := t.of[key]
+func (k *keyedMutex) enter(key string) *mutex {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	one := k.of[key]
 	if one == nil {
-		one = &turn{taken: make(chan struct{}, 1)}
-		t.of[key] = one
+		one = &mutex{locked: make(chan struct{}, 1)}
+		k.of[key] = one
 	}
 	one.users++
 	return one
 }
 
-func (t *turns) leave(key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if one := t.of[key]; one != nil {
+func (k *keyedMutex) leave(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if one := k.of[key]; one != nil {
 		if one.users--; one.users == 0 {
-			delete(t.of, key)
+			delete(k.of, key)
 		}
 	}
 }

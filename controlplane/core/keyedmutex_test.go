@@ -8,42 +8,42 @@ import (
 	"time"
 )
 
-func TestOneAtATimeHasATurn(t *testing.T) {
+func TestOneAtATimeHasAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
-		leave, err := turns.take(t.Context(), "k")
+		keys := newKeyedMutex()
+		unlock, err := keys.lock(t.Context(), "k")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, err := turns.take(t.Context(), "another"); err != nil {
+		if other, err := keys.lock(t.Context(), "another"); err != nil {
 			t.Fatal(err)
 		} else {
 			other()
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := turns.take(impatient, "k"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := keys.lock(impatient, "k"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		next := make(chan func())
 		go func() {
-			leave, err := turns.take(t.Context(), "k")
+			unlock, err := keys.lock(t.Context(), "k")
 			if err != nil {
 				t.Error(err)
 			}
-			next <- leave
+			next <- unlock
 		}()
 		synctest.Wait()
 		select {
 		case <-next:
-			t.Fatal("two have the turn")
+			t.Fatal("two have the key")
 		default:
 		}
-		leave()
-		leave() // does nothing to whoever is next
+		unlock()
+		unlock() // does nothing to whoever is next
 		(<-next)()
-		if len(turns.of) != 0 {
-			t.Errorf("%d keys are remembered", len(turns.of))
+		if len(keys.of) != 0 {
+			t.Errorf("%d keys are remembered", len(keys.of))
 		}
 	})
 }

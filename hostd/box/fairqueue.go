@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// turns lets a few boxes do at once what their guests make long. Of those that wait, one
+// fairQueue lets a few boxes do at once what their guests make long. Of those that wait, one
 // of the workspace with the fewest turns is next, among equals of the workspace that has
 // had none for longest: a workspace whose guests never answer holds up its own boxes.
-type turns struct {
+type fairQueue struct {
 	most int
 
 	mu      sync.Mutex
@@ -26,64 +26,64 @@ type waiter struct {
 	turn      chan struct{} // closed when it has one
 }
 
-func newTurns(most int) *turns {
-	return &turns{most: most, of: map[string]int{}, served: map[string]uint64{}}
+func newFairQueue(most int) *fairQueue {
+	return &fairQueue{most: most, of: map[string]int{}, served: map[string]uint64{}}
 }
 
 // enter waits for a turn. leave ends it, and is called once.
-func (t *turns) enter(ctx context.Context, workspace string) (leave func(), err error) {
+func (q *fairQueue) enter(ctx context.Context, workspace string) (leave func(), err error) {
 	w := &waiter{workspace, make(chan struct{})}
-	t.mu.Lock()
-	t.waiting = append(t.waiting, w)
-	t.next()
-	t.mu.Unlock()
+	q.mu.Lock()
+	q.waiting = append(q.waiting, w)
+	q.next()
+	q.mu.Unlock()
 	select {
 	case <-w.turn:
-		return func() { t.leave(workspace) }, nil
+		return func() { q.leave(workspace) }, nil
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	i := slices.Index(t.waiting, w)
+	q.mu.Lock()
+	i := slices.Index(q.waiting, w)
 	if i >= 0 {
-		t.waiting = slices.Delete(t.waiting, i, i+1)
-		t.forget(workspace)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.forget(workspace)
 	}
-	t.mu.Unlock()
+	q.mu.Unlock()
 	if i < 0 { // its turn came, too
-		t.leave(workspace)
+		q.leave(workspace)
 	}
 	return nil, context.Cause(ctx)
 }
 
-func (t *turns) leave(workspace string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.all--
-	if t.of[workspace]--; t.of[workspace] == 0 {
-		delete(t.of, workspace)
+func (q *fairQueue) leave(workspace string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.all--
+	if q.of[workspace]--; q.of[workspace] == 0 {
+		delete(q.of, workspace)
 	}
-	t.forget(workspace)
-	t.next()
+	q.forget(workspace)
+	q.next()
 }
 
 // forget forgets a workspace that has no turn and waits for none.
-func (t *turns) forget(workspace string) {
-	if t.of[workspace] == 0 && !slices.ContainsFunc(t.waiting, func(w *waiter) bool { return w.workspace == workspace }) {
-		delete(t.served, workspace)
+func (q *fairQueue) forget(workspace string) {
+	if q.of[workspace] == 0 && !slices.ContainsFunc(q.waiting, func(w *waiter) bool { return w.workspace == workspace }) {
+		delete(q.served, workspace)
 	}
 }
 
 // next gives the turns that are free to those that wait.
-func (t *turns) next() {
-	for t.all < t.most && len(t.waiting) > 0 {
-		w := slices.MinFunc(t.waiting, func(a, b *waiter) int { // of equals the first
-			return cmp.Or(cmp.Compare(t.of[a.workspace], t.of[b.workspace]), cmp.Compare(t.served[a.workspace], t.served[b.workspace]))
+func (q *fairQueue) next() {
+	for q.all < q.most && len(q.waiting) > 0 {
+		w := slices.MinFunc(q.waiting, func(a, b *waiter) int { // of equals the first
+			return cmp.Or(cmp.Compare(q.of[a.workspace], q.of[b.workspace]), cmp.Compare(q.served[a.workspace], q.served[b.workspace]))
 		})
-		t.waiting = slices.DeleteFunc(t.waiting, func(o *waiter) bool { return o == w })
-		t.all++
-		t.of[w.workspace]++
-		t.given++
-		t.served[w.workspace] = t.given
+		q.waiting = slices.DeleteFunc(q.waiting, func(o *waiter) bool { return o == w })
+		q.all++
+		q.of[w.workspace]++
+		q.given++
+		q.served[w.workspace] = q.given
 		close(w.turn)
 	}
 }
