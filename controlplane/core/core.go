@@ -49,8 +49,8 @@ type Core struct {
 	// Streams limits what clients follow: each stream keeps a connection to a host open.
 	Streams *Open
 
-	creates *turns  // by id of the idempotency key, or by workspace (AdmissionTurn)
-	shares  *shares // of the audit log
+	creates *keyedMutex // by id of the idempotency key, or by workspace (AdmissionTurn)
+	shares  *shares     // of the audit log
 }
 
 // maxStreams is how many streams a workspace may follow at once. A host serves 16,384
@@ -62,7 +62,7 @@ func New(c Core) *Core {
 	if c.DeleteWait == 0 {
 		c.DeleteWait = timescale.Limit(40 * time.Second)
 	}
-	c.Outputs, c.Inputs, c.creates, c.shares = newBudget(), newBudget(), newTurns(), &shares{}
+	c.Outputs, c.Inputs, c.creates, c.shares = newBudget(), newBudget(), newKeyedMutex(), &shares{}
 	c.Streams = NewOpen("streams", maxStreams)
 	return &c
 }
@@ -152,7 +152,7 @@ func (c *Core) AdmissionTurn(ctx context.Context, caller Caller, large bool) (le
 	if !ok || !large && !c.Tiers.Counts(ws) {
 		return func() {}, nil
 	}
-	if leave, err = c.creates.take(ctx, "admission/"+ws.ID); err != nil {
+	if leave, err = c.creates.lock(ctx, "admission/"+ws.ID); err != nil {
 		return nil, StoreError(err)
 	}
 	return leave, nil

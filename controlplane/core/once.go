@@ -97,7 +97,7 @@ func Once[T any](ctx context.Context, core *Core, c Caller, route string, i Idem
 			return keep(ctx, core, i, keyID, out)
 		}
 		if !mine {
-			if leave, err = core.creates.take(ctx, i.turn(keyID)); err != nil {
+			if leave, err = core.creates.lock(ctx, i.turn(keyID)); err != nil {
 				leave = func() {}
 				return none, StoreError(err)
 			}

@@ -115,6 +115,8 @@ func (e *Engine) turnsIn(in limitKey) chan struct{} {
 	turns := e.limits[in]
 	if turns == nil {
 		if len(e.limits) >= manyLimits {
+			// A flow may enter one just after this, and so exceed its key's limit for the length of a
+			// step. That is rare, and a host bears many times the limit.
 			maps.DeleteFunc(e.limits, func(_ limitKey, turns chan struct{}) bool { return len(turns) == 0 })
 		}
 		size := maxOnOther

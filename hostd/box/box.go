@@ -120,7 +120,7 @@ type Host struct {
 
 	changed chan struct{} // capacity 1: something in List or Capacity changed
 	watch   chan struct{} // as changed
-	booting *turns        // bootsAtOnce: who is booted again
+	booting *fairQueue    // bootsAtOnce: who is booted again
 	asking  chan struct{} // capacity asksAtOnce: whose guest is asked whether it runs
 
 	work *background.Group // creates, deletes, watches, the sweep
@@ -161,7 +161,7 @@ func New(cfg Config, d Deps) *Host {
 		overlays: capture.NewOverlays(cfg.Paths.Overlays(), cfg.OverlayPool, d.Log),
 		changed:  make(chan struct{}, 1),
 		watch:    make(chan struct{}, 1),
-		booting:  newTurns(bootsAtOnce),
+		booting:  newFairQueue(bootsAtOnce),
 		asking:   make(chan struct{}, asksAtOnce),
 		memory:   memory{limit: cfg.MemoryMB},
 		disk:     newDisk(&cfg, &d),

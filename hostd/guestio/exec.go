@@ -104,13 +104,6 @@ const inlineStdin = 64 << 10
 // boxShare is which part of the budget for input and output one box may have.
 const boxShare = 4
 
-// budget is what is held of the budget for input and output, in bytes.
-type budget struct {
-	mu  sync.Mutex
-	all int64
-	of  map[string]int64 // by workspace, of those that have some
-}
-
 // collector keeps one output stream, within its limit and within what the host
 // spends on all of them, on a workspace's and on one box. The guest keeps the limit
 // as well; it is not trusted.
@@ -138,30 +131,22 @@ func (c *collector) Write(p []byte) (int, error) {
 // free gives the budget back.
 func (c *collector) free() { c.guests.unhold(c.line, int64(len(c.kept))) }
 
-// hold takes n bytes of the budget for a box, if there are as many. A workspace
-// leaves at least as much as its boxes hold, so something is left for others
-// however many boxes it has.
+// hold takes n bytes of the budget for a box, if the box and its workspace may have them.
 func (g *Guests) hold(l *Line, n int64) bool {
-	g.held.mu.Lock()
-	defer g.held.mu.Unlock()
-	left := g.cfg.OutputBudget - g.held.all - n
-	if left < 0 || l.held+n > g.cfg.OutputBudget/boxShare || g.held.of[l.workspace]+n > left {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held+n > g.cfg.OutputBudget/boxShare || !g.held.take(l.workspace, n) {
 		return false
 	}
-	g.held.all += n
-	g.held.of[l.workspace] += n
 	l.held += n
 	return true
 }
 
 func (g *Guests) unhold(l *Line, n int64) {
-	g.held.mu.Lock()
-	defer g.held.mu.Unlock()
-	g.held.all -= n
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.held -= n
-	if g.held.of[l.workspace] -= n; g.held.of[l.workspace] == 0 {
-		delete(g.held.of, l.workspace)
-	}
+	g.held.give(l.workspace, n)
 }
 
 // input is the part of a command's input that was not read yet: a command need

@@ -64,8 +64,8 @@ type Guests struct {
 	cfg   Config
 	boxes Boxes
 
-	held    budget        // of input and output, by commands
-	shares  shares        // of the uses of slots
+	held    *shares       // of the bytes of input and output that are held
+	uses    *shares       // of the uses of slots
 	probing chan struct{} // capacity sshProbes: who probes a guest's SSH server
 
 	work *background.Group // clocks that are late, probes
@@ -80,7 +80,7 @@ func New(cfg Config, boxes Boxes) *Guests {
 		cfg.Random = rand.Reader
 	}
 	return &Guests{
-		cfg: cfg, boxes: boxes, held: budget{of: map[string]int64{}}, shares: shares{most: cmp.Or(cfg.MaxUses, maxUses), of: map[string]int{}},
+		cfg: cfg, boxes: boxes, held: newShares(cfg.OutputBudget), uses: newShares(int64(cmp.Or(cfg.MaxUses, maxUses))),
 		probing: make(chan struct{}, sshProbes), work: background.New(),
 	}
 }

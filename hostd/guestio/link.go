@@ -33,48 +33,17 @@ const (
 // each, of which those that are for no guest need some, too.
 const maxUses = 15 << 10
 
-// shares counts the uses of the slots of all boxes, by workspace.
-type shares struct {
-	most int
-
-	mu  sync.Mutex
-	all int
-	of  map[string]int // of those that have some
-}
-
-// take counts one more, unless the workspace's boxes then had more than they leave to
-// others, however many boxes there are.
-func (s *shares) take(workspace string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of[workspace] >= s.most-s.all {
-		return false
-	}
-	s.all++
-	s.of[workspace]++
-	return true
-}
-
-func (s *shares) leave(workspace string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all--
-	if s.of[workspace]--; s.of[workspace] == 0 {
-		delete(s.of, workspace)
-	}
-}
-
 // Line counts who uses the slot of one box. Its workspace never changes.
 type Line struct {
 	workspace string
-	shares    *shares
+	shares    *shares // of the uses of slots
 	now       func() time.Time
 	commands  chan struct{} // capacity MaxExecs
 	consoles  atomic.Int64  // readers of its console
 	ports     int           // bound of the tunnels
-	held      int64         // bytes of input and output held by its commands; guarded by Guests.held
 
 	mu          sync.Mutex
+	held        int64         // bytes of input and output held by its commands
 	uses        int           // of the slot
 	connections int           // of those
 	tunnels     int           // of those
@@ -88,7 +57,7 @@ type Line struct {
 
 // NewLine returns the line of a new box.
 func (g *Guests) NewLine(workspace string) *Line {
-	return &Line{workspace: workspace, shares: &g.shares, now: g.cfg.Now, commands: make(chan struct{}, g.cfg.MaxExecs), ports: g.cfg.MaxTunnels, clock: func() {}}
+	return &Line{workspace: workspace, shares: g.uses, now: g.cfg.Now, commands: make(chan struct{}, g.cfg.MaxExecs), ports: g.cfg.MaxTunnels, clock: func() {}}
 }
 
 // Link is one use of a box's slot: a command, a transfer, a connection. Its
@@ -125,12 +94,12 @@ func (n *Line) Open(ctx context.Context, kind Kind, slot int, ended <-chan struc
 
 func (n *Line) admit(kind Kind) (err error) {
 	if kind != Own {
-		if !n.shares.take(n.workspace) {
+		if !n.shares.take(n.workspace, 1) {
 			return fmt.Errorf("%w: those of its workspace are half of what this host has left", hosterr.ErrConnections)
 		}
 		defer func() {
 			if err != nil {
-				n.shares.leave(n.workspace)
+				n.shares.give(n.workspace, 1)
 			}
 		}()
 	}
@@ -175,7 +144,7 @@ func (l *Link) Leave() {
 	}
 	n := l.line
 	if l.kind != Own {
-		n.shares.leave(n.workspace)
+		n.shares.give(n.workspace, 1)
 	}
 	if l.kind == Command {
 		<-n.commands

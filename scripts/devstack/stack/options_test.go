@@ -51,16 +51,25 @@ func TestBadPortBase(t *testing.T) {
 	}
 }
 
-// A balancer can be tried out in front of the stack.
-func TestReplicasTrustTheProxiesOfTheDeveloper(t *testing.T) {
-	const want = "BERTH_TRUSTED_PROXIES=127.0.0.0/8"
-	t.Setenv("BERTH_TRUSTED_PROXIES", "127.0.0.0/8")
+// A balancer can be tried out in front of the stack, and what takes days in minutes.
+func TestReplicasHaveTheSettingsOfTheDeveloper(t *testing.T) {
+	settings := []string{
+		"BERTH_TRUSTED_PROXIES=127.0.0.0/8", "BERTH_EVENT_RETENTION=1h", "BERTH_KEPT_GRACE=1m", "BERTH_VOLUME_QUOTA_MB=512",
+		"BERTH_WEBHOOK_TIMEOUT=2s", "BERTH_WEBHOOK_MAX_ENDPOINTS=2",
+	}
+	for _, kv := range settings {
+		name, value, _ := strings.Cut(kv, "=")
+		t.Setenv(name, value)
+	}
 	o, err := Options{Root: t.TempDir()}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if env := o.replicaEnv(0, secrets{}); !slices.Contains(env, want) {
-		t.Errorf("no %s in %q", want, env)
+	env := o.replicaEnv(0, secrets{})
+	for _, want := range settings {
+		if !slices.Contains(env, want) {
+			t.Errorf("no %s in %q", want, env)
+		}
 	}
 }
 

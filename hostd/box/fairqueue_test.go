@@ -7,14 +7,14 @@ import (
 	"testing/synctest"
 )
 
-func TestTurnsGoToTheWorkspaceWithTheFewest(t *testing.T) {
+func TestAFairQueueServesTheWorkspaceWithTheFewest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(2)
+		queue := newFairQueue(2)
 		var leave []func()
 		enter := func(workspace string) *bool {
 			got := new(bool)
 			go func() {
-				end, err := turns.enter(t.Context(), workspace)
+				end, err := queue.enter(t.Context(), workspace)
 				if err != nil {
 					t.Error(err)
 					return
@@ -45,20 +45,20 @@ func TestTurnsGoToTheWorkspaceWithTheFewest(t *testing.T) {
 		}
 		leave[3]()
 		leave[4]()
-		if turns.all != 0 || len(turns.of)+len(turns.served) != 0 {
-			t.Errorf("%d turns are left: %v %v", turns.all, turns.of, turns.served)
+		if queue.all != 0 || len(queue.of)+len(queue.served) != 0 {
+			t.Errorf("%d turns are left: %v %v", queue.all, queue.of, queue.served)
 		}
 	})
 }
 
-func TestWorkspacesTakeTurns(t *testing.T) {
+func TestAFairQueueServesWorkspacesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
+		queue := newFairQueue(1)
 		var order string
 		end := make(chan struct{})
 		for _, workspace := range []string{"a", "a", "a", "a", "b", "b"} {
 			go func() {
-				leave, err := turns.enter(t.Context(), workspace)
+				leave, err := queue.enter(t.Context(), workspace)
 				if err != nil {
 					t.Error(err)
 					return
@@ -79,10 +79,10 @@ func TestWorkspacesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestWhoDoesNotWaitForATurnLeavesNone(t *testing.T) {
+func TestWhoLeavesAFairQueueHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns(1)
-		leave, err := turns.enter(t.Context(), "a")
+		queue := newFairQueue(1)
+		leave, err := queue.enter(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestWhoDoesNotWaitForATurnLeavesNone(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := turns.enter(ctx, "b")
+			_, err := queue.enter(ctx, "b")
 			ended <- err
 		}()
 		synctest.Wait()
@@ -99,7 +99,7 @@ func TestWhoDoesNotWaitForATurnLeavesNone(t *testing.T) {
 			t.Errorf("%v, want %v", err, gone)
 		}
 		leave()
-		if leave, err = turns.enter(t.Context(), "a"); err != nil {
+		if leave, err = queue.enter(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
 		leave()
