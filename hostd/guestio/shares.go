@@ -18,7 +18,7 @@ func newShares(most int64) *shares { return &shares{most: most, of: map[string]i
 func (s *shares) take(workspace string, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.of[workspace]+n > s.most-s.all-n {
+	if n > 0 && s.of[workspace]+n > s.most-s.all-n {
 		return false
 	}
 	s.all += n
