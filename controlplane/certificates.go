@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/controlplane/certs"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
 )
 
 // certificates are the certificates of the ports that clients connect to.
@@ -105,8 +107,8 @@ func (c *Config) acmeNames() (out []string) {
 	return out
 }
 
-// certificateEnds returns when the certificates of this replica end. Of several for the same
-// port, which only ACME issues, the first counts.
+// certificateEnds returns when the certificates of this replica end, and those of domains. Of
+// several for the same port, which only ACME issues, the first counts.
 func (s *Server) certificateEnds() map[string]time.Time {
 	out := s.me.node.Certificate().Ends()
 	add := func(what string, from certs.Source, names ...string) {
@@ -130,7 +132,41 @@ func (s *Server) certificateEnds() map[string]time.Time {
 	if s.certs.router != nil {
 		add("databases", s.certs.router, "*."+strings.ToLower(s.cfg.DBDomain))
 	}
+	for _, d := range s.renewed() {
+		end := d.Certificate.ExpiresAt
+		if first, ok := out["domains"]; (!ok || end.Before(first)) && time.Since(end) < leftAfter {
+			out["domains"] = end
+		}
+	}
 	return out
+}
+
+// leftAfter is how long the end of a domain's certificate may have been until certificateEnds
+// does not count it: an owner who has led the domain elsewhere must not hide the others.
+const leftAfter = 7 * 24 * time.Hour
+
+// renewed returns the domains whose certificates are to be renewed by ACME.
+func (s *Server) renewed() (out []*record.Domain) {
+	if s.domainCerts == nil {
+		return nil
+	}
+	for _, d := range raftstore.All(s.store.View(), record.Domains) {
+		if d.Status == record.DomainVerified && !d.Certificate.ExpiresAt.IsZero() && !s.coveredName(d.Name) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// failingRenewals returns how many certificates of domains could not be renewed at the last
+// attempt.
+func (s *Server) failingRenewals() (n float64) {
+	for _, d := range s.renewed() {
+		if d.Certificate.Error != "" {
+			n++
+		}
+	}
+	return n
 }
 
 // openACME gives ACME's certificates to the ports that have none from a file.

@@ -51,6 +51,13 @@ func (m *metrics) observeCreate(stage string, engine bool, took time.Duration) {
 	m.create.WithLabelValues(stage, label).Observe(took.Seconds())
 }
 
+// failingRenewals is a metric of the certificates of domains that are not renewed.
+func failingRenewals(count func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_domain_renewals_failing", Help: "Certificates of apps' domains that could not be renewed at the last attempt, as this replica has them.",
+	}, count)
+}
+
 func (m *metrics) flowFailed(kind, step string) { m.failures.WithLabelValues(kind, step).Inc() }
 
 // stateCollector reads the store and the registry on each scrape.

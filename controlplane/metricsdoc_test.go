@@ -13,6 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/berth-cloud/berth/controlplane/certs"
+	"github.com/berth-cloud/berth/raftstore"
+	"github.com/berth-cloud/berth/raftstore/record"
 	"github.com/berth-cloud/berth/telemetry/telemetrytest"
 )
 
@@ -93,5 +96,57 @@ func TestAReplicaTellsWhenItsCertificatesEnd(t *testing.T) {
 	slices.Sort(shown)
 	if !slices.Equal(shown, []string{"ca", "databases", "disk", "node"}) {
 		t.Errorf("exported are %q", shown)
+	}
+}
+
+// covering is a certificate for one name.
+type covering string
+
+// GetCertificate implements certs.Source.
+func (c covering) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return &tls.Certificate{Leaf: &x509.Certificate{DNSNames: []string{string(c)}}}, nil
+}
+
+func TestAReplicaTellsWhenCertificatesOfDomainsEnd(t *testing.T) {
+	running := runRouter(t, func(c *Config) { c.DBDevCA = t.TempDir() })
+	awaitLeader(t, running)
+	in := func(d time.Duration) time.Time { return time.Now().Add(d).UTC() }
+	const day = 24 * time.Hour
+	first := in(-day)
+	rows := []*record.Domain{
+		{Name: "later.test", Status: record.DomainVerified, Certificate: record.DomainTLS{ExpiresAt: in(80 * day)}},
+		{Name: "first.test", Status: record.DomainVerified, Certificate: record.DomainTLS{ExpiresAt: first, Error: "no address"}},
+		{Name: "left.test", Status: record.DomainVerified, Certificate: record.DomainTLS{ExpiresAt: in(-8 * day), Error: "no address"}},
+		{Name: "covered.test", Status: record.DomainVerified, Certificate: record.DomainTLS{ExpiresAt: in(-2 * day), Error: "no address"}},
+		{Name: "new.test", Status: record.DomainVerified, Certificate: record.DomainTLS{Error: "no address"}},
+		{Name: "given-up.test", Status: record.DomainFailed, Certificate: record.DomainTLS{ExpiresAt: in(-2 * day), Error: "no address"}},
+	}
+	err := running.store.Update(t.Context(), func(tx *raftstore.Tx) error {
+		for _, d := range rows {
+			d.ID = d.Name
+			before := *d
+			before.Status = record.DomainPending
+			raftstore.Put(tx, record.Domains, &before)
+		}
+		return nil
+	})
+	if err == nil {
+		err = running.store.Update(t.Context(), func(tx *raftstore.Tx) error {
+			for _, d := range rows {
+				raftstore.Put(tx, record.Domains, d)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{me: running.me, store: running.store, domainCerts: &certs.Domains{}, certs: certificates{public: covering("covered.test")}, cfg: Config{TLSCert: "x"}}
+	if end, failing := s.certificateEnds()["domains"], s.failingRenewals(); !end.Equal(first) || failing != 2 {
+		t.Errorf("the first ends at %s, want %s; %v are not renewed, want first.test and left.test", end, first, failing)
+	}
+	s.domainCerts = nil // domains have none
+	if end, is := s.certificateEnds()["domains"]; is || s.failingRenewals() != 0 {
+		t.Errorf("without ACME the first ends at %s, and %v are not renewed", end, s.failingRenewals())
 	}
 }

@@ -52,7 +52,7 @@ func TestRecoveryFromABackup(t *testing.T) {
 				s.start(p)
 			}
 			s.leader()
-			must(t, s.admin().Restore(t.Context(), backup.Bytes()))
+			must(t, s.admin().Restore(t.Context(), &backup, int64(backup.Len())))
 
 			client := s.client(key)
 			testcluster.Await(t, "sandbox of the backup", func() bool {
@@ -117,7 +117,7 @@ func TestReplicasThatWereMadeAnewBeginACluster(t *testing.T) {
 		s.start(p)
 	}
 	s.leader()
-	must(t, s.admin().Restore(t.Context(), backup.Bytes()))
+	must(t, s.admin().Restore(t.Context(), &backup, int64(backup.Len())))
 	client := s.client(key)
 	testcluster.Await(t, "the backup's records", func() bool {
 		_, _, err := client.ListSandboxes(t.Context(), api.Page{})
@@ -156,7 +156,7 @@ func TestTwoOfThreeReplicasAreLost(t *testing.T) {
 		s.start(p)
 	}
 	s.leader()
-	must(t, s.admin().Restore(t.Context(), backup.Bytes()))
+	must(t, s.admin().Restore(t.Context(), &backup, int64(backup.Len())))
 	client := s.client(key)
 	testcluster.Await(t, "the sandbox, by the key of before", func() bool {
 		_, err := client.Exec(t.Context(), sb.ID, api.Exec{Cmd: api.Argv("true")})
@@ -204,7 +204,7 @@ func TestTheLostTwoDoNotTakeTheThird(t *testing.T) {
 	}
 	s.leader()
 	admin := s.admin(last.url, d.url, e.url)
-	must(t, admin.Restore(t.Context(), backup.Bytes()))
+	must(t, admin.Restore(t.Context(), &backup, int64(backup.Len())))
 	s.votersAre(admin, own...)
 
 	for _, p := range lost {

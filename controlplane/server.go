@@ -465,7 +465,7 @@ func (s *Server) assemble() error {
 	if err := s.openACME(); err != nil {
 		return err
 	}
-	s.metrics.registry.MustRegister(nodecert.Remaining("berth_certificate_remaining_seconds", s.certificateEnds))
+	s.metrics.registry.MustRegister(nodecert.Remaining("berth_certificate_remaining_seconds", s.certificateEnds), failingRenewals(s.failingRenewals))
 	answers, err := s.routeDatabases(databases.WakeForClient)
 	if err != nil {
 		return err

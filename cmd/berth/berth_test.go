@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -417,8 +418,16 @@ func (p *planeCluster) AcceptRestore(context.Context) error {
 	return os.WriteFile(filepath.Join(p.dir, "accepted"), nil, 0o600)
 }
 
+// Restore tells the script that the backup begins to arrive.
 func (p *planeCluster) Restore(_ context.Context, r io.Reader, _ bool) error {
-	b, err := io.ReadAll(r)
+	in := bufio.NewReader(r)
+	if _, err := in.Peek(1); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "restoring"), nil, 0o600); err != nil {
+		return err
+	}
+	b, err := io.ReadAll(in)
 	if err == nil && string(b) != "the store\n" {
 		err = &apierror.Error{Code: apierror.EInvalid, Message: "invalid backup"}
 	}

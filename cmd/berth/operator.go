@@ -136,14 +136,23 @@ func (a *app) raftRestore() *cobra.Command {
 	cmd := a.operate("restore FILE", "Replace the control store with a backup",
 		`  berth raft restore --yes berth-2026-11-20.backup`, 1,
 		func(ctx context.Context, c *api.Client, args []string) error {
-			b, err := os.ReadFile(args[0])
+			f, err := os.Open(args[0])
 			if err != nil {
 				return err
 			}
-			if withoutKeys {
-				return c.RestoreWithoutKeys(ctx, b)
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				return err
 			}
-			return c.Restore(ctx, b)
+			size := int64(-1) // of a pipe
+			if info.Mode().IsRegular() {
+				size = info.Size()
+			}
+			if withoutKeys {
+				return c.RestoreWithoutKeys(ctx, f, size)
+			}
+			return c.Restore(ctx, f, size)
 		})
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

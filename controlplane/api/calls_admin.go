@@ -53,26 +53,28 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// Restore replaces everything in the control store with a backup (operators only). A backup
-// with secrets that the cluster's sealing keys do not open is refused.
-func (c *Client) Restore(ctx context.Context, backup []byte) error {
-	return c.done(ctx, restore(backup))
+// Restore replaces everything in the control store with a backup of size bytes (-1: until
+// the end of backup; operators only). A backup with secrets that the cluster's sealing keys
+// do not open is refused.
+func (c *Client) Restore(ctx context.Context, backup io.Reader, size int64) error {
+	return c.done(ctx, restore(backup, size))
 }
 
 // RestoreWithoutKeys is Restore also of a backup with secrets that the cluster's sealing keys
 // do not open: they are lost (operators only).
-func (c *Client) RestoreWithoutKeys(ctx context.Context, backup []byte) error {
-	cl := restore(backup)
+func (c *Client) RestoreWithoutKeys(ctx context.Context, backup io.Reader, size int64) error {
+	cl := restore(backup, size)
 	cl.query = url.Values{"without_keys": {"true"}}
 	return c.done(ctx, cl)
 }
 
-func restore(backup []byte) call {
+func restore(backup io.Reader, size int64) call {
 	return call{
 		method: http.MethodPost,
 		path:   join([]string{Version, "admin", "raft", "restore"}),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
-		body:   backup,
+		reader: backup,
+		size:   size,
 	}
 }
 

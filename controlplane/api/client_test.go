@@ -285,8 +285,8 @@ func TestRequestsAreAsWritten(t *testing.T) {
 		func() error { return c.AddPeer(ctx, "r4", "h:1") },
 		func() error { return c.RemovePeer(ctx, "r4") },
 		func() error { return c.TransferLeadership(ctx, "") },
-		func() error { return c.Restore(ctx, []byte("store")) },
-		func() error { return c.RestoreWithoutKeys(ctx, []byte("store")) },
+		func() error { return c.Restore(ctx, strings.NewReader("store"), 5) },
+		func() error { return c.RestoreWithoutKeys(ctx, strings.NewReader("store"), -1) },
 		func() error { _, _, err := c.ListAgents(ctx, Page{}); return err },
 		func() error {
 			_, err := c.AgentEvents(ctx, "h", EventQuery{Since: time.Unix(1_800_000_000, 0)})

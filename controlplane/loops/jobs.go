@@ -1,9 +1,14 @@
 package loops
 
-import "sync"
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"sync"
+)
 
-// Job identifies a call to a host that a pass has begun.
-type Job struct{ What, Host, ID string }
+// Job identifies a call to a host that a pass has begun. Workspace is for BeginInTurn.
+type Job struct{ What, Host, Workspace, ID string }
 
 // jobs run beside the passes, which do not wait for them, so that a box or a host
 // that hangs delays only its own host. A later pass repeats a job that failed or
@@ -40,4 +45,29 @@ func (j *jobs) Begin(is Job, atMost int, do func()) {
 		}()
 		do()
 	})
+}
+
+// BeginInTurn begins jobs whose workspaces take turns, each as Begin does: first those of
+// the workspace that has the fewest of the kind at the host, among equals of any. So a
+// workspace whose guests make its jobs long holds up its own.
+func (j *jobs) BeginInTurn(due []Job, atMost int, do func(Job)) {
+	has, before := map[Job]int{}, map[Job]int{} // by what, host and workspace; by job
+	j.mu.Lock()
+	for is := range j.running {
+		is.ID = ""
+		has[is]++
+	}
+	due = slices.DeleteFunc(due, func(is Job) bool { return j.running[is] })
+	j.mu.Unlock()
+	rand.Shuffle(len(due), func(a, b int) { due[a], due[b] = due[b], due[a] })
+	for _, is := range due {
+		of := is
+		of.ID = ""
+		before[is] = has[of]
+		has[of]++
+	}
+	slices.SortStableFunc(due, func(a, b Job) int { return cmp.Compare(before[a], before[b]) })
+	for _, is := range due {
+		j.Begin(is, atMost, func() { do(is) })
+	}
 }

@@ -32,14 +32,19 @@ func (k *keeper) ttl(ctx context.Context) {
 // was, and the next attempt is later.
 func (k *keeper) hibernateExpired(ctx context.Context) {
 	now := k.Clock()
+	var due []loops.Job
 	for _, s := range raftstore.UpTo(k.Store.View(), record.Sandboxes, "expires", record.SandboxExpiry(now)) {
-		if !dueToHibernate(s, now) || !k.mayHibernate(s.ID, now) {
-			continue
+		if dueToHibernate(s, now) && k.mayHibernate(s.ID, now) {
+			due = append(due, hibernation(s))
 		}
-		k.Begin(loops.Job{What: "hibernate", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() {
-			k.noteHibernation(s.ID, k.hibernate(ctx, s, "it has reached its ttl", func(_ raftstore.Reader, s *record.Sandbox) bool { return dueToHibernate(s, k.Clock()) }))
-		})
 	}
+	k.BeginInTurn(due, loops.AtOnce, func(is loops.Job) {
+		k.noteHibernation(is.ID, k.hibernate(ctx, is, "it has reached its ttl", func(_ raftstore.Reader, s *record.Sandbox) bool { return dueToHibernate(s, k.Clock()) }))
+	})
+}
+
+func hibernation(s *record.Sandbox) loops.Job {
+	return loops.Job{What: "hibernate", Host: s.HostID, Workspace: s.WorkspaceID, ID: s.ID}
 }
 
 // mayHibernate reports whether no attempt to hibernate the sandbox has failed
@@ -70,16 +75,17 @@ func dueToHibernate(s *record.Sandbox, now time.Time) bool {
 func (k *keeper) hibernatePaused(ctx context.Context) {
 	now := k.Clock()
 	view := k.Store.View()
+	var due []loops.Job
 	for _, w := range raftstore.Find(view, record.Workspaces, "paused", "yes") {
 		for _, s := range raftstore.Find(view, record.Sandboxes, "workspace", w.ID) {
-			if !runsPaused(view, s) || !k.mayHibernate(s.ID, now) {
-				continue
+			if runsPaused(view, s) && k.mayHibernate(s.ID, now) {
+				due = append(due, hibernation(s))
 			}
-			k.Begin(loops.Job{What: "hibernate", Host: s.HostID, ID: s.ID}, loops.AtOnce, func() {
-				k.noteHibernation(s.ID, k.hibernate(ctx, s, "its workspace is paused", runsPaused))
-			})
 		}
 	}
+	k.BeginInTurn(due, loops.AtOnce, func(is loops.Job) {
+		k.noteHibernation(is.ID, k.hibernate(ctx, is, "its workspace is paused", runsPaused))
+	})
 }
 
 // runsPaused reports whether a sandbox uses compute though its workspace is paused.
@@ -102,9 +108,9 @@ func (k *keeper) current(ctx context.Context, id string, due func(raftstore.Read
 	return s, ok && due(view, s)
 }
 
-func (k *keeper) hibernate(ctx context.Context, s *record.Sandbox, why string, still func(raftstore.Reader, *record.Sandbox) bool) bool {
-	attrs := []any{"sandbox_id", hostapi.ShortID(s.ID), "agent_id", s.HostID, "why", why}
-	s, due := k.current(ctx, s.ID, still)
+func (k *keeper) hibernate(ctx context.Context, is loops.Job, why string, still func(raftstore.Reader, *record.Sandbox) bool) bool {
+	attrs := []any{"sandbox_id", hostapi.ShortID(is.ID), "agent_id", is.Host, "why", why}
+	s, due := k.current(ctx, is.ID, still)
 	if !due {
 		return false
 	}

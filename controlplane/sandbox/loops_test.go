@@ -341,6 +341,43 @@ func TestABoxThatHangsHoldsUpNoOther(t *testing.T) {
 	gone(h2, box("b", 1))
 }
 
+// Of a workspace whose guests make their hibernation long, as many hang as a host hibernates at
+// once. The next place is another workspace's, however many of the first one wait for longer.
+func TestWorkspacesTakeTurnsToHibernate(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	h := p.Host("h1", 16384)
+	fail, over := make(chan struct{}), make(chan struct{})
+	defer close(over)
+	var hanging atomic.Int64
+	h.SetFault(func(ctx context.Context, c fakehost.Call) error {
+		if c.Op != "hibernate" || c.Done || !strings.HasPrefix(c.ID, "h") {
+			return nil
+		}
+		hanging.Add(1)
+		select {
+		case <-fail:
+		case <-ctx.Done():
+		case <-over:
+		}
+		return &hostapi.Error{Code: hostapi.CodeNoDisk, Message: "the guest does not answer"}
+	})
+	expired := func(workspace, prefix string, i int, since time.Duration) string {
+		id := strings.Repeat(prefix, 25) + string(rune('a'+i))
+		p.Place(h, &record.Sandbox{Meta: record.Meta{ID: id}, WorkspaceID: workspace, Generation: 1, MemoryMB: 512})
+		edit(p, id, func(s *record.Sandbox) { s.Persistent, s.ExpiresAt = true, time.Now().Add(-since) })
+		return id
+	}
+	for i := range 2 * loops.AtOnce {
+		expired("bad", "h", i, time.Hour)
+	}
+	testcluster.Await(t, "a full host", func() bool { return hanging.Load() == loops.AtOnce })
+	other := expired("ws", "a", 0, time.Second)
+	for range 2 { // a pass that does not know of it may be under way
+		fail <- struct{}{}
+	}
+	becomes(t, p, other, record.SandboxHibernated)
+}
+
 // A leader in the middle of a long transition ends with its leadership all the same.
 func TestALongMoveEndsWithTheLeadership(t *testing.T) {
 	tier.Slow(t)

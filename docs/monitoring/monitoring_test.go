@@ -180,7 +180,7 @@ func checkRunbook(t *testing.T, r rule) {
 		return
 	}
 	for line := range strings.Lines(string(raw)) {
-		if title, heading := strings.CutPrefix(strings.TrimSpace(line), "## "); heading && strings.ReplaceAll(strings.ToLower(title), " ", "-") == section {
+		if title := strings.TrimSpace(strings.TrimLeft(line, "#")); strings.HasPrefix(line, "##") && strings.ReplaceAll(strings.ToLower(title), " ", "-") == section {
 			return
 		}
 	}

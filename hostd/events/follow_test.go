@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // follower keeps what a Follow hands on.
@@ -75,6 +78,40 @@ func TestAFollowerThatLagsMissesNothing(t *testing.T) {
 	f.cancel()
 	if err := <-f.result; !errors.Is(err, context.Canceled) {
 		t.Errorf("follow = %v, want context.Canceled", err)
+	}
+}
+
+// A follower gets what it has not seen also of a sandbox that is deleted meanwhile, and of
+// another with the id nothing.
+func TestAFollowerThatLagsMissesNothingOfTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	r := open(t, dir)
+	r.Open(idA, "", "")
+	f := follow(t, r, hostapi.EventQuery{})
+	emit(r, idA, 0, 4*defaultRing) // nobody takes them
+	r.Close(idA)
+	if _, err := r.Query(idA, hostapi.EventQuery{}); !errors.Is(err, hosterr.ErrNotFound) {
+		t.Errorf("query of a closed stream = %v", err)
+	}
+	r.Open(idA, "", "")
+	emit(r, idA, -2, -1)
+	for n := range 4 * defaultRing {
+		if e := <-f.events; e.Message != fmt.Sprint(n) {
+			t.Fatalf("got %q, want %d", e.Message, n)
+		}
+	}
+	if err := <-f.result; err != nil {
+		t.Errorf("end of a closed stream = %v, want nil", err)
+	}
+	r = open(t, dir) // what another has written is on disk
+	got, err := r.Query(idA, hostapi.EventQuery{Tail: new(9)})
+	if err != nil || messages(got) != "-2" {
+		t.Errorf("events of another = %s, %v", messages(got), err)
+	}
+	r.Close(idA)
+	left, err := os.ReadDir(filepath.Join(dir, "sandboxes"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

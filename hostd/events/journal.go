@@ -147,6 +147,19 @@ func (j *journal) drop(goes func(oldest part) bool) {
 	}
 }
 
+// setAside gives the record another directory beside its own, which may be another's then.
+// It is read as before, and one that is left over is removed at the next start.
+func (j *journal) setAside() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	aside := fmt.Sprintf("%s.%d", j.dir, time.Now().UnixNano())
+	if err := os.Rename(j.dir, aside); err != nil {
+		return err
+	}
+	j.dir = aside
+	return nil
+}
+
 // remove removes the whole record.
 func (j *journal) remove() error {
 	j.mu.Lock()
@@ -193,7 +206,7 @@ func (j *journal) read(after, before uint64, most int, bytes int64) (found []hos
 		for to > from+1 && p.lines[to-1].end-start > bytes {
 			to--
 		}
-		raw, err := readBetween(j.path(p.first), start, p.lines[to-1].end)
+		raw, err := j.readBetween(p.first, start, p.lines[to-1].end)
 		if errors.Is(err, os.ErrNotExist) {
 			parts = parts[1:] // dropped meanwhile
 			continue
@@ -210,8 +223,10 @@ func (j *journal) read(after, before uint64, most int, bytes int64) (found []hos
 	return found, nil
 }
 
-func readBetween(path string, start, end int64) ([]byte, error) {
-	f, err := os.Open(path)
+func (j *journal) readBetween(first uint64, start, end int64) ([]byte, error) {
+	j.mu.Lock() // or it may be set aside before its name is opened
+	f, err := os.Open(j.path(first))
+	j.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}

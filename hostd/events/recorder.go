@@ -272,8 +272,13 @@ func (r *Recorder) Close(id string) {
 	defer r.mu.Unlock()
 	delete(r.streams, id)
 	if err := s.end(); err != nil {
-		r.cfg.Log.Warn("events of a deleted sandbox stay on disk until the next start", "sandbox_id", id, "error", err)
+		r.left(id, err)
 	}
+}
+
+// left logs that what is on disk of a closed stream could not be removed.
+func (r *Recorder) left(id string, err error) {
+	r.cfg.Log.Warn("events of a deleted sandbox stay on disk until the next start", "sandbox_id", id, "error", err)
 }
 
 // Keep closes every stream whose sandbox is not one of ids: a crash may come
@@ -325,6 +330,14 @@ func (r *Recorder) Follow(ctx context.Context, id string, q hostapi.EventQuery, 
 	if err != nil {
 		return err
 	}
+	if err := s.join(); err != nil {
+		return err
+	}
+	defer func() {
+		if err := s.leave(); err != nil {
+			r.left(id, err)
+		}
+	}()
 	at, err := s.start(q)
 	if err != nil {
 		return err

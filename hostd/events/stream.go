@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // stream is one sandbox's events: the last size in memory, more on disk. The
@@ -24,6 +25,7 @@ type stream struct {
 	keys                map[string]struct{}
 	keyOrder            []string // oldest first
 	closed              bool
+	followers           int           // who may have yet to read what is on disk
 	changed             chan struct{} // closed at the next event, or the end
 }
 
@@ -133,7 +135,29 @@ func (s *stream) start(q hostapi.EventQuery) (time.Time, error) {
 	return at, nil
 }
 
-// end closes the stream and removes what is on disk.
+// join counts a follower, for whom what is on disk stays until it leaves, also after the
+// stream's end.
+func (s *stream) join() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return hosterr.ErrNotFound
+	}
+	s.followers++
+	return nil
+}
+
+// leave removes what is on disk if this was the last follower of a closed stream.
+func (s *stream) leave() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followers--; s.followers > 0 || !s.closed {
+		return nil
+	}
+	return s.remove()
+}
+
+// end closes the stream and removes what is on disk, or sets it aside for its followers.
 func (s *stream) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,6 +166,13 @@ func (s *stream) end() error {
 	}
 	s.closed = true
 	s.wake()
+	if s.followers > 0 && s.disk.setAside() == nil {
+		return nil
+	}
+	return s.remove()
+}
+
+func (s *stream) remove() error {
 	if err := s.disk.remove(); err != nil {
 		return fmt.Errorf("remove events: %w", err)
 	}
