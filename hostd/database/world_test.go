@@ -268,7 +268,7 @@ func (b *boxes) Sleep(ctx context.Context, id string, prepare func(context.Conte
 func (b *boxes) dial(ctx context.Context, id string, _ int) (net.Conn, error) {
 	b.mu.Lock()
 	f := b.list[id]
-	runs := f != nil && f.Run != nil
+	runs := f != nil && f.Run != nil && f.guest != nil
 	b.mu.Unlock()
 	if !runs {
 		return nil, hosterr.ErrNotRunning
