@@ -185,19 +185,23 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 			out.Error = &why
 		}
 	}
-	status, _ := s.standing(view, d).status()
-	out.LagSeconds = lagSeconds(status, fact, last.LastRestorable, s.core.Clock())
+	standing := s.standing(view, d)
+	status, _ := standing.status()
+	// One of a paused workspace may sleep with what it could not archive, and one that moves.
+	box := standing.box
+	asleep := box != nil && box.Status == record.SandboxHibernated && box.Move == nil && !standing.paused
+	out.LagSeconds = lagSeconds(status, asleep, fact, last.LastRestorable, s.core.Clock())
 	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)
 	return out, nil
 }
 
 // lagSeconds returns for how many seconds a database may have written what is not
-// archived, by its host's last report and by its archive. All is archived before it sleeps.
-func lagSeconds(status api.DatabaseStatus, last fact, restorable, now time.Time) float64 {
+// archived, by its host's last report and by its archive. asleep: it sleeps with all archived.
+func lagSeconds(status api.DatabaseStatus, asleep bool, last fact, restorable, now time.Time) float64 {
 	known := !last.state.Archive.LastAt.IsZero()
 	lag := last.state.Archive.LagSeconds
 	switch {
-	case status == api.DatabaseHibernated:
+	case asleep:
 		return 0
 	case known && status == api.DatabaseRunning: // it may have written since
 		return lag + max(0, now.Sub(last.at).Seconds())

@@ -178,8 +178,10 @@ func (h *heard) tell(id string, f fact) {
 func (h *heard) fact(id, box string) (fact, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f, ok := h.facts[id]
-	return f, ok && f.box == box
+	if f, ok := h.facts[id]; ok && f.box == box {
+		return f, true
+	}
+	return fact{}, false
 }
 
 // unwell returns why a running database does not serve as it should, or is not archived as

@@ -62,17 +62,19 @@ func TestALagNobodyToldOfIsTheArchives(t *testing.T) {
 	told := fact{at: now.Add(-2 * time.Second), state: hostapi.DatabaseState{Archive: hostapi.ArchiveState{LastAt: now.Add(-5 * time.Second), LagSeconds: 3}}}
 	for name, c := range map[string]struct {
 		status     api.DatabaseStatus
+		asleep     bool
 		told       fact
 		restorable time.Time
 		want       float64
 	}{
-		"told":              {api.DatabaseRunning, told, now.Add(-time.Minute), 5},
-		"it has failed":     {api.DatabaseFailed, told, now.Add(-time.Minute), 3},
-		"nobody told":       {api.DatabaseRunning, fact{}, now.Add(-time.Minute), 60},
-		"and nothing there": {api.DatabaseRunning, fact{}, time.Time{}, 0},
-		"it sleeps":         {api.DatabaseHibernated, told, now.Add(-time.Minute), 0},
+		"told":                    {api.DatabaseRunning, false, told, now.Add(-time.Minute), 5},
+		"it has failed":           {api.DatabaseFailed, false, told, now.Add(-time.Minute), 3},
+		"nobody told":             {api.DatabaseRunning, false, fact{}, now.Add(-time.Minute), 60},
+		"and nothing there":       {api.DatabaseRunning, false, fact{}, time.Time{}, 0},
+		"it sleeps":               {api.DatabaseHibernated, true, told, now.Add(-time.Minute), 0},
+		"its workspace is paused": {api.DatabaseHibernated, false, told, now.Add(-time.Minute), 3},
 	} {
-		if got := lagSeconds(c.status, c.told, c.restorable, now); got != c.want {
+		if got := lagSeconds(c.status, c.asleep, c.told, c.restorable, now); got != c.want {
 			t.Errorf("%s: %v seconds, want %v", name, got, c.want)
 		}
 	}

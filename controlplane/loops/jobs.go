@@ -48,8 +48,8 @@ func (j *jobs) Begin(is Job, atMost int, do func()) {
 }
 
 // BeginInTurn begins jobs whose workspaces take turns, each as Begin does: first those of
-// the workspace that has the fewest of the kind at the host, among equals of any. So a
-// workspace whose guests make its jobs long holds up its own.
+// the workspace that has the fewest of the kind at the host, among equals of any. A
+// workspace that waits is next when any of the kind ends.
 func (j *jobs) BeginInTurn(due []Job, atMost int, do func(Job)) {
 	has, before := map[Job]int{}, map[Job]int{} // by what, host and workspace; by job
 	j.mu.Lock()

@@ -19,10 +19,10 @@ type DatabaseBox struct {
 	// Run is closed when its VMM has ended, and another channel for each VMM; nil where
 	// it does not run.
 	Run <-chan struct{}
-	// Since is when that VMM was started; zero: before the daemon came. Booted is whether
-	// its guest was booted then, and did not go on from saved memory.
-	Since  time.Time
-	Booted bool
+	// Since is when that VMM was started; zero: before the daemon came. Settled is whether
+	// it goes on then from a sleep before which all WAL was archived.
+	Since   time.Time
+	Settled bool
 }
 
 // SetDatabase makes a box a database's. Its archive, and where its data comes from,
@@ -102,7 +102,7 @@ func (b *box) database() (DatabaseBox, bool) {
 	}
 	d := DatabaseBox{ID: b.id, Spec: b.rec.Database, CPU: b.rec.CPU, MemoryMB: b.rec.MemoryMB, DiskMB: b.rec.DiskMB}
 	if b.runs() == nil {
-		d.Run, d.Since, d.Booted = b.vmm.Done(), b.launched, b.booted
+		d.Run, d.Since, d.Settled = b.vmm.Done(), b.launched, b.rec.Settled && !b.booted
 	}
 	return d, true
 }

@@ -19,13 +19,14 @@ func (h *Host) Hibernate(ctx context.Context, id string) (hostapi.Box, error) {
 		if p == nil {
 			return b.illegal("hibernate")
 		}
-		return b.hibernateAndTell(ctx, rec, p)
+		return b.hibernateAndTell(ctx, rec, p, false)
 	})
 }
 
-func (b *box) hibernateAndTell(ctx context.Context, rec ledger.Record, p VMM) error {
+// hibernateAndTell hibernates a box. settled: it is a database with all its WAL archived.
+func (b *box) hibernateAndTell(ctx context.Context, rec ledger.Record, p VMM, settled bool) error {
 	began := b.host.now()
-	if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated) }); err != nil {
+	if err := b.hibernate(ctx, p, func(r *ledger.Record) { r.Enter(ledger.Hibernated); r.Settled = settled }); err != nil {
 		return fmt.Errorf("hibernate sandbox: %w", err)
 	}
 	b.emit(ctx, hostapi.EventHibernated, "memory is saved and the VMM has ended",

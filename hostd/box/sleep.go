@@ -37,6 +37,6 @@ func (h *Host) Sleep(ctx context.Context, id string, prepare func(context.Contex
 		if err != nil {
 			return err
 		}
-		return b.hibernateAndTell(ctx, rec, p)
+		return b.hibernateAndTell(ctx, rec, p, true)
 	})
 }

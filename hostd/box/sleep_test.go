@@ -218,3 +218,28 @@ func TestABoxBecomesADatabaseOnce(t *testing.T) {
 		t.Error("a paused one runs")
 	}
 }
+
+// A sleep archives all that was written, a hibernation alone does not: what is archived
+// after the wake depends on it, also where the daemon was started again meanwhile.
+func TestADatabaseKnowsWhetherItSleptInOrder(t *testing.T) {
+	_, d, _ := world(t)
+	put(t, d, idA)
+	must(t, d.SetDatabase(idA, &hostapi.DatabaseSpec{}))
+	for _, settled := range []bool{true, false} {
+		var err error
+		if settled {
+			_, err = d.Sleep(t.Context(), idA, quiet)
+		} else {
+			_, err = d.Hibernate(t.Context(), idA)
+		}
+		must(t, err)
+		if rec, _ := d.Ledger.Get(idA); rec.Settled != settled {
+			t.Errorf("the ledger says %t, want %t", rec.Settled, settled)
+		}
+		_, err = d.Wake(t.Context(), idA)
+		must(t, err)
+		if db, err := d.Database(idA); err != nil || db.Settled != settled || db.Since.IsZero() {
+			t.Errorf("settled: %+v, %v", db, err)
+		}
+	}
+}

@@ -73,7 +73,7 @@ func (d *Databases) begin(b box.DatabaseBox, db *database, last *agent) *agent {
 		if last != nil {
 			<-last.done
 		}
-		db.facts.begin(d.cfg.Quota.of(b.DiskMB), b.Since, b.Booted, time.Duration(b.Spec.ArchiveIntervalSeconds)*time.Second)
+		db.facts.begin(d.cfg.Quota.of(b.DiskMB), b.Since, b.Settled, time.Duration(b.Spec.ArchiveIntervalSeconds)*time.Second)
 		a.live(ctx)
 	}) {
 		close(a.done)

@@ -46,20 +46,13 @@ const listEvery = 5 * time.Minute
 
 var listLimit = timescale.Limit(2 * time.Minute)
 
-// begin notes that the database runs anew, since then; zero: since before the daemon came.
-func (f *facts) begin(quota size, since time.Time, booted bool, quiet time.Duration) {
+// begin notes that the database runs anew: see lag.
+func (f *facts) begin(quota size, since time.Time, settled bool, quiet time.Duration) {
 	now := f.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.quota = quota
-	f.lag.begin(since, now, booted, quiet)
-}
-
-// sleep notes whether the database is about to sleep, with all that it wrote archived.
-func (f *facts) sleep(yes bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.lag.asleep = yes
+	f.lag.begin(since, now, settled, quiet)
 }
 
 // keep lists the archive at first, when it is asked to, and now and then.
@@ -291,7 +284,11 @@ func (f *facts) state() hostapi.ArchiveState {
 	if f.lag.archived > 0 {
 		s.LastLSN = f.lag.archived.String()
 	}
-	if s.LastAt = later(f.lag.since(), s.LastRestorable); s.LastAt.IsZero() {
+	s.LastAt = f.lag.since()
+	if s.LastRestorable.After(s.FirstRestorable) { // else it is when a base backup was stored, some time after it ended
+		s.LastAt = later(s.LastAt, s.LastRestorable)
+	}
+	if s.LastAt.IsZero() {
 		return s
 	}
 	s.LagSeconds = max(0, now.Sub(s.LastAt).Seconds())

@@ -15,7 +15,6 @@ type lag struct {
 	moved    time.Time // the last look that saw it elsewhere than the one before; zero: this run has yet to be looked at
 	looked   time.Time // when the last look began, maybe at an earlier run; zero: there was none
 	floor    time.Time // for a first look: nothing that is not archived was written before; zero: not known
-	asleep   bool      // all is archived, and nothing is written until the next run
 	archived lsn       // all before it is archived
 	writes   []write
 }
@@ -26,20 +25,16 @@ type write struct {
 }
 
 // begin notes that the database runs anew, since then; zero: since before the daemon came.
-// quiet is for how long PostgreSQL may leave a write in a segment that is not full. While
-// a machine is off it archives nothing, so of one that is booted that says nothing.
-func (l *lag) begin(since, now time.Time, booted bool, quiet time.Duration) {
+// settled: all that it wrote before is archived. quiet is for how long PostgreSQL may leave
+// a write in a segment that is not full, while its machine runs.
+func (l *lag) begin(since, now time.Time, settled bool, quiet time.Duration) {
+	l.moved, l.floor = time.Time{}, time.Time{}
 	switch {
-	case l.asleep:
-		l.looked, l.writes = since, nil
-	case booted:
-		l.floor = time.Time{}
 	case since.IsZero():
 		l.floor = now.Add(-quiet)
-	default:
-		l.floor = since.Add(-quiet)
+	case settled && since.After(l.looked): // and not after a pause of this run
+		l.looked, l.writes = since, nil
 	}
-	l.asleep, l.moved = false, time.Time{}
 }
 
 // saw notes where the WAL ended at a moment between asked and now. waiting is when the

@@ -78,6 +78,22 @@ func TestAGuestThatStoodStillHasNotArchivedWhatItWrote(t *testing.T) {
 	}
 }
 
+// A machine that goes on after a pause is looked at anew, and what it wrote before the pause
+// is not archived by that.
+func TestAPauseArchivesNothing(t *testing.T) {
+	const quiet = 60 * time.Second
+	zero := time.Unix(1000, 0)
+	l := &lag{}
+	for s := range 2 {
+		l.begin(zero, zero.Add(time.Hour), true, quiet)
+		at := zero.Add(time.Duration(s+1) * time.Second)
+		l.saw(100, at, at, time.Time{}, false, quiet)
+		if got := l.since(); !got.Equal(zero) {
+			t.Errorf("archived up to %s after the wake", got.Sub(zero))
+		}
+	}
+}
+
 // A first look finds a segment that is not full. What is in it may be as old as PostgreSQL
 // lets it become, and older where the machine was off.
 func TestAWriteFromBeforeTheFirstLookIsNotTakenForNew(t *testing.T) {
@@ -87,21 +103,20 @@ func TestAWriteFromBeforeTheFirstLookIsNotTakenForNew(t *testing.T) {
 	at := func(s int) time.Time { return zero.Add(time.Duration(s) * time.Second) }
 	const earlier, written = 2*seg + 100, 2*seg + 200
 	for what, c := range map[string]struct {
-		last   int  // the last look of the same daemon at the run before, in seconds; the second one saw a write
-		asleep bool // the run before ended with all archived
-		since  time.Time
-		booted bool
-		at     lsn
-		want   time.Time
+		last    int // the last look of the same daemon at the run before, in seconds; the second one saw a write
+		since   time.Time
+		settled bool
+		at      lsn
+		want    time.Time
 	}{
 		"the daemon is new":                      {at: written, want: at(600 - 60)},
 		"it is new, and nothing was written":     {at: 2 * seg, want: at(601)},
-		"it is new, the machine woke":            {since: at(590), at: written, want: at(590 - 60)},
-		"it is new, the machine was booted":      {since: at(590), booted: true, at: written},
-		"it is new, booted, nothing was written": {since: at(590), booted: true, at: 2 * seg, want: at(601)},
-		"the machine died":                       {last: 6, since: at(590), booted: true, at: written, want: at(3)},
-		"it died long after a write":             {last: 72, since: at(590), booted: true, at: written, want: at(72)},
-		"it slept":                               {last: 6, asleep: true, since: at(590), at: written, want: at(590)},
+		"it is new, the machine slept in order":  {since: at(590), settled: true, at: written, want: at(590)},
+		"it is new, the machine was off":         {since: at(590), at: written},
+		"it is new, off, and nothing is written": {since: at(590), at: 2 * seg, want: at(601)},
+		"the machine died":                       {last: 6, since: at(590), at: written, want: at(3)},
+		"it died long after a write":             {last: 72, since: at(590), at: written, want: at(72)},
+		"it slept in order":                      {last: 6, since: at(590), settled: true, at: written, want: at(590)},
 	} {
 		l := &lag{}
 		l.stored(2 * seg)
@@ -112,8 +127,7 @@ func TestAWriteFromBeforeTheFirstLookIsNotTakenForNew(t *testing.T) {
 			}
 			l.saw(to, at(s), at(s), time.Time{}, false, quiet)
 		}
-		l.asleep = c.asleep
-		l.begin(c.since, at(600), c.booted, quiet)
+		l.begin(c.since, at(600), c.settled, quiet)
 		if got := l.since(); got.After(c.want) {
 			t.Errorf("%s: before the first look archived up to %s, then only to %s", what, got.Sub(zero), c.want.Sub(zero))
 		}
@@ -149,7 +163,7 @@ func TestNoMoreIsArchivedThanWasSeen(t *testing.T) {
 	if st := f.state(); !st.LastAt.IsZero() {
 		t.Errorf("before anything is known: %+v", st)
 	}
-	begin := func() { f.begin(size{}, now, true, time.Minute) }
+	begin := func(settled bool) { f.begin(size{}, now, settled, time.Minute) }
 	look := func(at lsn) time.Time {
 		f.lag.saw(at, now, now, time.Time{}, false, time.Minute)
 		return now
@@ -160,20 +174,26 @@ func TestNoMoreIsArchivedThanWasSeen(t *testing.T) {
 			t.Errorf("%s: %+v, want all up to %s", what, st, last)
 		}
 	}
-	begin()
+	begin(false)
 	f.lag.stored(100)
 	first := look(100)
 	now = now.Add(2 * time.Second)
 	want("two seconds after a look", first)
-	begin()
+	begin(false)
 	now = now.Add(20 * time.Second)
 	want("the machine died and boots", first)
 	look(200)
 	want("it has written, before it died maybe", first)
 	f.lag.stored(200)
 	want("which is archived", now)
-	f.sleep(true)
 	now = now.Add(time.Hour)
-	begin()
+	begin(true)
 	want("it slept", now)
+	// A base backup that was stored says nothing of what came after its end.
+	f.info.FirstRestorable = now.Add(time.Second)
+	f.info.LastRestorable = f.info.FirstRestorable
+	want("it was backed up", now)
+	f.info.LastRestorable = now.Add(2 * time.Second)
+	now = now.Add(3 * time.Second)
+	want("its archive went on", f.info.LastRestorable)
 }

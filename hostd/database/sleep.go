@@ -19,15 +19,10 @@ func (a *agent) prepareSleep(ctx context.Context, idle time.Duration) error {
 	a.mu.Lock()
 	a.sleeping = true
 	a.mu.Unlock()
-	if err := a.quiesce(ctx, idle); err != nil {
-		return err
-	}
-	a.db.facts.sleep(true)
-	return nil
+	return a.quiesce(ctx, idle)
 }
 
 func (a *agent) stayAwake() {
-	a.db.facts.sleep(false)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sleeping = false

@@ -109,7 +109,7 @@ type DatabaseState struct {
 // ArchiveState is how a database's archive keeps up.
 type ArchiveState struct {
 	LastLSN         string    `json:"last_lsn,omitempty"` // all before it is archived
-	LastAt          time.Time `json:"last_at,omitzero"`   // all that was written before it is archived: no later than its host's last look; zero: not known
+	LastAt          time.Time `json:"last_at,omitzero"`   // all that was written before it is archived; zero: not known
 	LagSeconds      float64   `json:"lag_seconds"`        // time since LastAt; 0 where that is not known
 	PendingBytes    int64     `json:"pending_bytes"`
 	FailingSince    time.Time `json:"failing_since,omitzero"`

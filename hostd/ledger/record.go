@@ -110,6 +110,8 @@ type Record struct {
 	// Leaving is a Hibernated box that does not wake here: it is being moved to another
 	// host, which may have it already.
 	Leaving bool `json:"leaving,omitempty"`
+	// Settled says of a database's box that it was last hibernated with all its WAL archived.
+	Settled bool `json:"settled,omitempty"`
 	// KeepDisk says of a database's box that is Deleting that a copy of its disk stays.
 	KeepDisk bool `json:"keep_disk,omitempty"`
 	// ResetTCP says that the guest's connections are to be cut when it goes on.
