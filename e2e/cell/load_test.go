@@ -38,7 +38,10 @@ type operation struct {
 }
 
 // refusal is a create for which there was no room.
-type refusal struct{ call, ret int64 }
+type refusal struct {
+	call, ret int64
+	again     bool // an attempt before it failed; until then that may have taken room
+}
 
 // tenant is a workspace and what its clients know.
 type tenant struct {
@@ -127,6 +130,7 @@ func (w *tenant) fault(format string, args ...any) {
 // when the first attempt began, last when the one did that was answered.
 func (t *client) ask(ctx context.Context, method, path string, body any, key string) (status int, answer []byte, first, last int64, ok bool) {
 	first = t.now()
+	last = first
 	for n := 0; ; n++ {
 		if n > 0 {
 			select {
@@ -138,8 +142,8 @@ func (t *client) ask(ctx context.Context, method, path string, body any, key str
 				}
 				pause(100 * time.Millisecond)
 			}
+			last = t.now()
 		}
-		last = t.now()
 		status, answer, err := t.c.call(attempt, t.c.replicas[t.at], t.token, method, path, body, key)
 		switch {
 		case err != nil, status >= 500:
@@ -156,7 +160,7 @@ func (t *client) ask(ctx context.Context, method, path string, body any, key str
 
 func (t *client) create(ctx context.Context) {
 	key := rand.Text()
-	status, answer, first, _, ok := t.ask(ctx, http.MethodPost, "/v1/sandboxes", api.CreateSandbox{Template: templateName}, key)
+	status, answer, first, last, ok := t.ask(ctx, http.MethodPost, "/v1/sandboxes", api.CreateSandbox{Template: templateName}, key)
 	if !ok {
 		return
 	}
@@ -174,12 +178,12 @@ func (t *client) create(ctx context.Context) {
 			t.faults = append(t.faults, fmt.Sprintf("keys %s and %s have one sandbox", other, key))
 		}
 		t.keys[s.ID] = key
-		t.history = append(t.history, operation{kind: "create", key: key, call: first, ret: ret})
+		t.history = append(t.history, operation{kind: "create", key: key, again: first != last, call: first, ret: ret})
 		t.worst, t.last = max(t.worst, time.Since(t.last)), time.Now()
 	case http.StatusTooManyRequests:
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.refusals = append(t.refusals, refusal{first, ret})
+		t.refusals = append(t.refusals, refusal{first, ret, first != last})
 		t.worst, t.last = max(t.worst, time.Since(t.last)), time.Now()
 	default:
 		t.fault("create: status %d: %s", status, answer)
@@ -392,16 +396,25 @@ func (w *tenant) inQuota(t *testing.T) {
 			t.Errorf("at %s there were %d sandboxes, and %d are allowed", time.Duration(l.born), sure, quota)
 		}
 	}
-	for _, r := range w.refusals {
-		most, at := 0, []int64{r.call}
+	for i, r := range w.refusals {
+		took := make([]life, 0, len(lives)+1) // what may have taken room
 		for _, l := range lives {
+			took = append(took, *l)
+		}
+		for k, other := range w.refusals {
+			if k != i && other.again {
+				took = append(took, life{call: other.call, gone: other.ret})
+			}
+		}
+		most, at := 0, []int64{r.call}
+		for _, l := range took {
 			if l.call > r.call && l.call <= r.ret {
 				at = append(at, l.call)
 			}
 		}
 		for _, now := range at {
 			possible := 0
-			for _, l := range lives {
+			for _, l := range took {
 				if l.call <= now && now <= l.gone {
 					possible++
 				}
@@ -409,9 +422,30 @@ func (w *tenant) inQuota(t *testing.T) {
 			most = max(most, possible)
 		}
 		if most < quota {
-			t.Errorf("a create was refused between %s and %s, when there were at most %d sandboxes", time.Duration(r.call), time.Duration(r.ret), most)
+			t.Errorf("a create was refused between %s and %s, when there were at most %d sandboxes:\n%s",
+				time.Duration(r.call), time.Duration(r.ret), most, w.around(r))
 		}
 	}
+}
+
+// around lists the creates and deletes from ten seconds before a refusal until one after it.
+func (w *tenant) around(r refusal) string {
+	from, to := r.call-int64(10*time.Second), r.ret+int64(time.Second)
+	var lines []string
+	line := func(call, ret int64, what string) {
+		if ret >= from && call <= to {
+			lines = append(lines, fmt.Sprintf("%14s..%14s %s", time.Duration(call), time.Duration(ret), what))
+		}
+	}
+	for _, o := range w.history {
+		if o.kind == "create" || o.kind == "delete" {
+			line(o.call, o.ret, fmt.Sprintf("%s %s found=%t again=%t", o.kind, o.key, o.found, o.again))
+		}
+	}
+	for _, other := range w.refusals {
+		line(other.call, other.ret, fmt.Sprintf("refused again=%t", other.again))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // exact checks that what is free of the quota can be used, and no more, and returns the
