@@ -40,7 +40,7 @@ type operation struct {
 // refusal is a create for which there was no room.
 type refusal struct {
 	call, ret int64
-	again     bool // an attempt before it failed; until then that may have taken room
+	again     bool // it was tried before; that attempt may have taken room until this answer
 }
 
 // tenant is a workspace and what its clients know.
@@ -327,8 +327,9 @@ func (l *load) end(t *testing.T) {
 		for _, f := range w.faults {
 			t.Error(f)
 		}
-		w.linearizable(t)
-		w.inQuota(t)
+		for _, f := range slices.Concat(w.unexplained(), w.overQuota()) {
+			t.Error(f)
+		}
 		rows = append(rows, w.exact(t)...)
 		t.Logf("%s: %d sandboxes, %d answers, %d refused; the longest time without a create that was answered: %s",
 			w.id, len(w.keys), len(w.history), len(w.refusals), w.worst.Round(time.Millisecond))
@@ -350,8 +351,8 @@ func (l *load) end(t *testing.T) {
 	}
 }
 
-func (w *tenant) linearizable(t *testing.T) {
-	t.Helper()
+// unexplained lists the sandboxes of which the answers are not linearizable.
+func (w *tenant) unexplained() (findings []string) {
 	of := map[string][]porcupine.Operation{}
 	for _, o := range w.history {
 		of[o.key] = append(of[o.key], porcupine.Operation{Input: o, Call: o.call, Return: o.ret})
@@ -363,15 +364,15 @@ func (w *tenant) linearizable(t *testing.T) {
 				in, _ := o.Input.(operation)
 				lines = append(lines, fmt.Sprintf("%s..%s %s found=%t again=%t", time.Duration(o.Call), time.Duration(o.Return), in.kind, in.found, in.again))
 			}
-			t.Errorf("what was told of the sandbox of key %s is not linearizable (%s):\n%s", key, result, strings.Join(lines, "\n"))
+			findings = append(findings, fmt.Sprintf("the answers about the sandbox of key %s are not linearizable (%s):\n%s", key, result, strings.Join(lines, "\n")))
 		}
 	}
+	return findings
 }
 
-// inQuota checks that there were never more sandboxes than are allowed, and that no create
-// was refused while there was room.
-func (w *tenant) inQuota(t *testing.T) {
-	t.Helper()
+// overQuota lists the moments at which there were more sandboxes than are allowed, and the
+// creates that were refused while there was room.
+func (w *tenant) overQuota() (findings []string) {
 	type life struct{ call, born, leaves, gone int64 }
 	const never = int64(1) << 62
 	lives := map[string]*life{}
@@ -393,7 +394,7 @@ func (w *tenant) inQuota(t *testing.T) {
 			}
 		}
 		if sure > quota {
-			t.Errorf("at %s there were %d sandboxes, and %d are allowed", time.Duration(l.born), sure, quota)
+			findings = append(findings, fmt.Sprintf("at %s there were %d sandboxes, and %d are allowed", time.Duration(l.born), sure, quota))
 		}
 	}
 	for i, r := range w.refusals {
@@ -422,10 +423,11 @@ func (w *tenant) inQuota(t *testing.T) {
 			most = max(most, possible)
 		}
 		if most < quota {
-			t.Errorf("a create was refused between %s and %s, when there were at most %d sandboxes:\n%s",
-				time.Duration(r.call), time.Duration(r.ret), most, w.around(r))
+			findings = append(findings, fmt.Sprintf("a create was refused between %s and %s, when there were at most %d sandboxes:\n%s",
+				time.Duration(r.call), time.Duration(r.ret), most, w.around(r)))
 		}
 	}
+	return findings
 }
 
 // around lists the creates and deletes from ten seconds before a refusal until one after it.
