@@ -190,6 +190,13 @@ func (f *Flows) replaceEnv(a *record.App, env map[string]string, now time.Time) 
 		}
 		out = append(out, v)
 	}
+	all, _, err := f.openEnv(&record.App{Meta: record.Meta{ID: a.ID}, Env: out}) // a mask is shorter than its value
+	if err != nil {
+		return nil, err
+	}
+	if err := fits(all); err != nil {
+		return nil, apierror.Invalid(errEnv, "%s", err.Detail)
+	}
 	return out, nil
 }
 

@@ -325,6 +325,57 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+// TestSecretsThatStayCount: a mask in place of a secret value stands for the value, also where
+// an environment's size is limited. A larger row could not be written any more: nobody could
+// put the app to sleep or delete it.
+func TestSecretsThatStayCount(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1, 0, nil)
+	s, ctx := r.apps(), t.Context()
+	a := r.create()
+	f, err := r.functions().Create(ctx, caller, api.CreateFunction{Name: "f", Runtime: "node"}, noKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, dotenv := map[string]string{}, ""
+	for i := range 5 {
+		env[fmt.Sprint("S", i)] = masked
+		dotenv += fmt.Sprintf("S%d=%[1]d\n", i)
+	}
+	for _, of := range []struct {
+		id    string
+		apps  *app.Apps
+		patch func() error
+	}{
+		{a.ID, s, func() error {
+			_, err := s.Patch(ctx, caller, a.ID, api.PatchApp{Env: api.SetTo(api.StringMap(env))})
+			return err
+		}},
+		{f.ID, r.functions().Apps, func() error {
+			_, err := r.functions().Patch(ctx, caller, f.ID, api.PatchFunction{Env: api.SetTo(api.StringMap(env))})
+			return err
+		}},
+	} {
+		if _, err := of.apps.ImportEnv(ctx, caller, of.id, api.ImportAppEnv{Dotenv: dotenv, Secret: new(true)}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			name := fmt.Sprint("S", i)
+			env[name] = strings.Repeat("x", 60<<10)
+			err := of.patch()
+			env[name] = masked
+			if i < 4 && err != nil {
+				t.Fatal(err)
+			}
+			if i == 4 && apierror.CodeOf(err) != apierror.EInvalid {
+				t.Errorf("%s has 300 KiB of variables: %v", of.id, err)
+			}
+		}
+	}
+}
+
+const masked = "********"
+
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, 0, nil)
