@@ -132,6 +132,45 @@ func TestARepositoryIsRenamed(t *testing.T) {
 	}
 }
 
+// Apps and what they may be built from again follow a name however much there is of them.
+func TestALargeRepositoryIsRenamed(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop", "store")
+	shop, store := r.github.URL+"/acme/shop", r.github.URL+"/acme/store"
+	const apps, deployments = 3, 120
+	for n := range apps {
+		id := fmt.Sprint("app-", n)
+		r.app("ws", id, shop, "main", func(a *record.App) {
+			a.Env = []record.AppVariable{{Key: "LARGE", ValueSealed: make([]byte, 200<<10)}}
+		})
+		for k := range deployments {
+			r.Update(func(tx *raftstore.Tx) error {
+				raftstore.Put(tx, record.Deployments, &record.Deployment{
+					Meta: record.Meta{ID: fmt.Sprintf("dep-%d-%d", n, k)}, WorkspaceID: "ws", AppID: id, Status: record.DeploymentQueued, GitURL: shop,
+					GitMessage: strings.Repeat("x", 1000), StartCommand: strings.Repeat("x", 4000),
+				})
+				return nil
+			})
+		}
+	}
+	renamed := r.github.RepositoryPayload(i, "store", "renamed", "shop")
+	for _, want := range []api.GitEventStatus{api.GitEventAccepted, api.GitEventDuplicate} {
+		if got := r.receive("repository", renamed); got != want {
+			t.Errorf("it is %s, want %s", got, want)
+		}
+	}
+	for _, a := range raftstore.All(r.view(), record.Apps) {
+		if record.NormalGitURL(a.GitURL) != store {
+			t.Errorf("%s is of %s", a.ID, a.GitURL)
+		}
+	}
+	for _, d := range raftstore.All(r.view(), record.Deployments) {
+		if record.NormalGitURL(d.GitURL) != store {
+			t.Fatalf("%s is of %s", d.ID, d.GitURL)
+		}
+	}
+}
+
 // A webhook of a repository comes through no installation: of a private one, only
 // workspaces that have a part in it learn.
 func TestPushWithoutAnInstallation(t *testing.T) {

@@ -108,6 +108,7 @@ type renaming struct {
 	From, To         string // as Repo.URL
 	FromName, ToName string // as Repo.FullName
 	CloneURL         string // by its new name
+	followed         bool   // an app has its new name
 }
 
 // errPayload is wrapped by the error for a payload that is not as documented.

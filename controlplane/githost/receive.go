@@ -58,6 +58,11 @@ func (g *GitHosts) Receive(ctx context.Context, provider string, header http.Hea
 	if err != nil {
 		return api.GitEventReceipt{}, &apierror.Error{Code: apierror.EInvalid, Message: "invalid payload", Detail: oneLine(err.Error(), 200), Err: err}
 	}
+	if e.Renamed != nil {
+		if err := g.renameApps(ctx, e.Renamed, receiptsOf(provider, e, body)); err != nil {
+			return api.GitEventReceipt{}, err
+		}
+	}
 	status := api.GitEventIgnored
 	err = g.core.Update(ctx, func(tx *raftstore.Tx) error {
 		status = g.accept(tx, provider, e, body)
@@ -254,8 +259,67 @@ func acceptLeft(tx *raftstore.Tx, names []string) api.GitEventStatus {
 	return status
 }
 
-// acceptRenamed has the apps of a repository, and what they may be built from again, follow
-// its new name: pushes come by that, and tokens are for that.
+// renamedAtOnce limits the deployments that one transaction writes for a new name: such a row
+// may have some kilobytes.
+const renamedAtOnce = 30
+
+// renameApps has the apps of a repository, and what they may be built from again, follow its
+// new name: pushes come by that, and tokens are for that. All of them together may be larger
+// than a transaction, and so may the apps alone. An event that is sent again goes on where the
+// first one was cut off.
+func (g *GitHosts) renameApps(ctx context.Context, e *renaming, receipts []string) error {
+	view, err := g.core.Current(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range raftstore.Find(view, record.Apps, "git_url", e.From) {
+		for more := true; more; {
+			err := g.core.Update(ctx, func(tx *raftstore.Tx) error {
+				more = renameApp(tx, e, receipts, a.ID)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// renameApp has some deployments of an app follow its repository's new name, or the app
+// itself if they all do, and reports whether there is more to do.
+func renameApp(tx *raftstore.Tx, e *renaming, receipts []string, appID string) (more bool) {
+	var workspaces []string
+	a, ok := raftstore.Get(tx, record.Apps, appID)
+	if !ok || record.NormalGitURL(a.GitURL) != e.From || a.GitURL == e.CloneURL {
+		return false
+	}
+	if !scope(tx, &Repo{InstallationID: e.InstallationID}, &workspaces) || !slices.Contains(workspaces, a.WorkspaceID) || remembered(tx, receipts) {
+		return false
+	}
+	n := 0
+	for _, d := range raftstore.Find(tx, record.Deployments, "app", a.ID) {
+		if d.GitURL != a.GitURL {
+			continue
+		}
+		if n++; n > renamedAtOnce {
+			return true
+		}
+		d = d.Clone()
+		d.GitURL = e.CloneURL
+		raftstore.Put(tx, record.Deployments, d)
+	}
+	if n > 0 {
+		return true
+	}
+	a = a.Clone()
+	a.GitURL = e.CloneURL
+	raftstore.Put(tx, record.Apps, a)
+	e.followed = true
+	return false
+}
+
+// acceptRenamed has the previews of a repository follow its new name, after renameApps.
 func acceptRenamed(tx *raftstore.Tx, e *renaming, receipts []string) api.GitEventStatus {
 	var workspaces []string
 	if !scope(tx, &Repo{InstallationID: e.InstallationID}, &workspaces) {
@@ -265,20 +329,7 @@ func acceptRenamed(tx *raftstore.Tx, e *renaming, receipts []string) api.GitEven
 		return api.GitEventDuplicate
 	}
 	status := api.GitEventIgnored
-	for _, a := range raftstore.Find(tx, record.Apps, "git_url", e.From) {
-		if !slices.Contains(workspaces, a.WorkspaceID) {
-			continue
-		}
-		for _, d := range raftstore.Find(tx, record.Deployments, "app", a.ID) {
-			if d.GitURL == a.GitURL {
-				d = d.Clone()
-				d.GitURL = e.CloneURL
-				raftstore.Put(tx, record.Deployments, d)
-			}
-		}
-		a = a.Clone()
-		a.GitURL = e.CloneURL
-		raftstore.Put(tx, record.Apps, a)
+	if e.followed {
 		status = api.GitEventAccepted
 	}
 	for _, p := range raftstore.All(tx.Snapshot(), record.GitPreviews) {
