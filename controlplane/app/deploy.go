@@ -148,7 +148,7 @@ func (f *Flows) queue(_ context.Context, run flow.Run) (flow.Commit, error) {
 		if err := f.mayBegin(tx, a, d); err != nil {
 			return f.fail(data, err)(tx)
 		}
-		d = d.Clone()
+		d, data := d.Clone(), data // the commit may run again
 		data.phase(d, phaseQueue, tx.Now())
 		d.StartedAt = tx.Now()
 		deadline := tx.Now().Add(f.cfg.Budget)
@@ -292,6 +292,7 @@ func (f *Flows) awaitBox(_ context.Context, run flow.Run) (flow.Commit, error) {
 		return f.boxless(run, data, lost, err), nil
 	}
 	return changing(run, func(tx *raftstore.Tx, d *record.Deployment, _ *record.App) (flow.Next, error) {
+		data := data // the commit may run again
 		data.phase(d, phaseSandbox, tx.Now())
 		if data.Restored {
 			return flow.Goto(stepRun, data), nil
@@ -326,7 +327,7 @@ func (f *Flows) again(run flow.Run, data deploy, lost bool) flow.Commit {
 		}
 		to, known := raftstore.Get(tx, record.Deployments, d.RollbackTo)
 		restorable := lost && data.Restored && known && usable(tx, to)
-		data = deploy{RequestID: data.RequestID, Since: tx.Now(), Begun: data.Begun, Asked: data.Asked, Lost: data.Lost || lost, Revision: data.Revision}
+		data := deploy{RequestID: data.RequestID, Since: tx.Now(), Begun: data.Begun, Asked: data.Asked, Lost: data.Lost || lost, Revision: data.Revision}
 		keptLog{}.note(d)
 		d.SandboxID, d.SnapshotID, d.Phases = "", "", d.Phases[:min(len(d.Phases), 1)]
 		if restorable {

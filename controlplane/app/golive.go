@@ -89,6 +89,7 @@ func (f *Flows) awaitCapture(_ context.Context, run flow.Run) (flow.Commit, erro
 			}
 			d.SnapshotID = ""
 		}
+		data := data // the commit may run again
 		data.phase(d, phaseArtifact, tx.Now())
 		return flow.Goto(stepRun, data), nil
 	}), nil
@@ -104,7 +105,7 @@ func (f *Flows) goLive(run flow.Run, data deploy, loopback bool) flow.Commit {
 		if !ok || box.Status != record.SandboxRunning {
 			return flow.Goto(stepHealth, data), nil // which finds out what happened to the sandbox
 		}
-		now := tx.Now()
+		now, data := tx.Now(), data // the commit may run again
 		data.phase(d, phaseStart, now)
 		d.Status, d.FinishedAt, d.Error, d.Loopback = record.DeploymentLive, now, "", loopback
 		if d.Port == 0 {

@@ -164,6 +164,7 @@ func (f *Flows) unwoken(run flow.Run, data waking, lost bool, why error) flow.Co
 	return func(tx *raftstore.Tx) (flow.Next, error) {
 		switch {
 		case lost && !data.Lost:
+			data := data // the commit may run again
 			data.Lost = true
 			return flow.Goto(stepRestore, data), nil
 		case data.Leaves != "":
