@@ -112,3 +112,39 @@ func TestACommitThatRunsAgain(t *testing.T) {
 		})
 	}
 }
+
+// A deployment that is asked for while its app gets another repository is of one of both.
+func TestADeploymentWhileTheRepositoryChanges(t *testing.T) {
+	t.Parallel()
+	c := testcluster.New(t, 1)
+	store := c.Leader().Store
+	put := func(url, branch string) {
+		err := store.Update(t.Context(), func(tx *raftstore.Tx) error {
+			raftstore.Put(tx, record.Apps, &record.App{Meta: record.Meta{ID: "app-a"}, WorkspaceID: "ws", Status: record.AppCreated, GitURL: url, GitBranch: branch})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Update(func(tx *raftstore.Tx) error {
+		raftstore.Put(tx, record.Workspaces, &record.Workspace{Meta: record.Meta{ID: "ws"}})
+		return nil
+	})
+	put("https://git.example.com/old.git", "old")
+	s := New(core.New(core.Core{Store: store, Clock: time.Now, Logger: testcluster.Log()}), Config{})
+	times := 0
+	out, err := s.begin(t.Context(), core.Caller{WorkspaceID: "ws"}, "app-a", &record.Deployment{Trigger: triggerAPI}, core.Idempotency{}, "",
+		func(tx *raftstore.Tx, a *record.App, d *record.Deployment) error {
+			if times++; times == 1 {
+				put("https://git.example.com/new.git", "new")
+			}
+			return sourceOf(tx, a, d)
+		})
+	if err != nil || times != 2 {
+		t.Fatalf("after %d times: %v", times, err)
+	}
+	if d, _ := raftstore.Get(store.View(), record.Deployments, out.ID); d.GitURL != "https://git.example.com/new.git" || d.GitRef != "new" || !d.OfBranch {
+		t.Errorf("it builds %s of %s", d.GitRef, d.GitURL)
+	}
+}

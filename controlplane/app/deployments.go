@@ -50,7 +50,7 @@ func (s *Apps) Deploy(ctx context.Context, c core.Caller, id string, in api.Crea
 		}
 	}
 	d := &record.Deployment{Trigger: triggerAPI, GitRef: in.GitRef, SourceID: in.SourceID, NoCache: in.ClearCache}
-	return s.beginOnce(ctx, c, id, routeDeploy, i, d, func(tx *raftstore.Tx, a *record.App) error {
+	return s.beginOnce(ctx, c, id, routeDeploy, i, d, func(tx *raftstore.Tx, a *record.App, d *record.Deployment) error {
 		if err := sourceOf(tx, a, d); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func deployRoute(id, route string) string { return "POST /v1/apps/" + id + "/" +
 
 // beginOnce calls begin for a route below an app, once for each idempotency key.
 func (s *Apps) beginOnce(
-	ctx context.Context, c core.Caller, id, route string, i core.Idempotency, d *record.Deployment, prepare func(tx *raftstore.Tx, a *record.App) error,
+	ctx context.Context, c core.Caller, id, route string, i core.Idempotency, d *record.Deployment, prepare preparation,
 ) (api.Deployment, error) {
 	return core.Once(ctx, s.core, c, deployRoute(id, route), i,
 		func(_ context.Context, view *raftstore.Snapshot, key *record.IdempotencyKey) (api.Deployment, error) {
@@ -84,9 +84,12 @@ func (s *Apps) beginOnce(
 		func(keyID string) (api.Deployment, error) { return s.begin(ctx, c, id, d, i, keyID, prepare) })
 }
 
-// begin adds a deployment of an app. prepare may complete or refuse it.
+// preparation completes or refuses a deployment of an app. It may run several times.
+type preparation func(tx *raftstore.Tx, a *record.App, d *record.Deployment) error
+
+// begin adds a deployment of an app.
 func (s *Apps) begin(
-	ctx context.Context, c core.Caller, id string, d *record.Deployment, i core.Idempotency, keyID string, prepare func(tx *raftstore.Tx, a *record.App) error,
+	ctx context.Context, c core.Caller, id string, d *record.Deployment, i core.Idempotency, keyID string, prepare preparation,
 ) (out api.Deployment, err error) {
 	d.ID = newDeploymentID()
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
@@ -97,10 +100,10 @@ func (s *Apps) begin(
 		if err := s.core.MayUse(tx, c); err != nil {
 			return err
 		}
-		if err := prepare(tx, a); err != nil {
+		row := d.Clone()
+		if err := prepare(tx, a, row); err != nil {
 			return err
 		}
-		row := d.Clone()
 		if err := beginDeploy(tx, a, row, c.RequestID); err != nil {
 			return err
 		}
@@ -321,7 +324,7 @@ func (s *Apps) RollBack(ctx context.Context, c core.Caller, id string, in api.Ro
 		return api.Deployment{}, err
 	}
 	d := &record.Deployment{Trigger: triggerRollback}
-	return s.beginOnce(ctx, c, id, "rollback", i, d, func(tx *raftstore.Tx, a *record.App) error {
+	return s.beginOnce(ctx, c, id, "rollback", i, d, func(tx *raftstore.Tx, a *record.App, d *record.Deployment) error {
 		to, err := rollbackTarget(tx, a, in.DeploymentID)
 		if err != nil {
 			return err

@@ -206,7 +206,7 @@ func (s *Functions) again(ctx context.Context, c core.Caller, id string, i core.
 	if i, err = whole(); err != nil {
 		return true, api.Deployment{}, err
 	}
-	out, err := s.beginOnce(ctx, c, id, routeDeploy, i, &record.Deployment{}, func(*raftstore.Tx, *record.App) error {
+	out, err := s.beginOnce(ctx, c, id, routeDeploy, i, &record.Deployment{}, func(*raftstore.Tx, *record.App, *record.Deployment) error {
 		return apierror.Unavailable("the Idempotency-Key has just expired", nil)
 	})
 	return true, out, err

@@ -34,7 +34,7 @@ func (s *Apps) Pushed(ctx context.Context, workspaceID, appID string, p Push) (a
 		Trigger: string(cmp.Or(p.Trigger, api.TriggerPush)), GitRef: p.GitRef,
 		GitCommit: p.Commit, GitMessage: clean(p.Message, maxMessage), GitAuthor: cleanLine(p.Author, maxAuthor),
 	}
-	return s.begin(ctx, core.Caller{WorkspaceID: workspaceID}, appID, d, core.Idempotency{}, "", func(tx *raftstore.Tx, a *record.App) error {
+	return s.begin(ctx, core.Caller{WorkspaceID: workspaceID}, appID, d, core.Idempotency{}, "", func(tx *raftstore.Tx, a *record.App, d *record.Deployment) error {
 		if a.GitURL == "" {
 			return &apierror.Error{Code: apierror.EConflict, Message: "the source of this app is uploaded"}
 		}
