@@ -59,6 +59,10 @@ func (c *Checked) Close() error {
 	return nil
 }
 
+// maxArchive limits the size of an unpacked archive, in bytes: what it has beside its files may
+// be packed to a thousandth, and has to be read, too.
+const maxArchive = MaxUnpacked + MaxFiles*4<<10
+
 // look reads an archive and returns what is wrong with it.
 func look(runtime string, r io.Reader) error {
 	damaged := func(err error) error {
@@ -71,9 +75,12 @@ func look(runtime string, r io.Reader) error {
 	if err != nil {
 		return damaged(err)
 	}
-	t := newTree()
-	for archive := tar.NewReader(zip); ; {
+	t, whole := newTree(), &io.LimitedReader{R: zip, N: maxArchive + 1}
+	for archive := tar.NewReader(whole); ; {
 		h, err := archive.Next()
+		if whole.N <= 0 {
+			return tooLarge("the archive of a function has at most %d MiB, unpacked", maxArchive>>20)
+		}
 		if errors.Is(err, io.EOF) {
 			return t.complete(runtime)
 		}

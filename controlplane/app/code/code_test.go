@@ -127,6 +127,40 @@ func gzipped(s string) []byte {
 	return out.Bytes()
 }
 
+// An archive that has headers without end is not read to its end.
+func TestAnArchiveOfHeaders(t *testing.T) {
+	var global, handler, out bytes.Buffer
+	w := tar.NewWriter(&global)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": strings.Repeat("x", 1<<20-100)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w = tar.NewWriter(&handler)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "handler.py"}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	zip, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range maxArchive/global.Len() + 1 {
+		if _, err := zip.Write(global.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := zip.Write(handler.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := check("python", &out); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestPack(t *testing.T) {
 	raw, err := Pack("node", map[string]string{"handler.mjs": "export default () => 1", "lib//x.mjs": "", "./y.txt": "é"})
 	if err != nil {
