@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/letsencrypt/pebble/v2/wfe"
+	"golang.org/x/time/rate"
 
 	"github.com/berth-cloud/berth/controlplane/internal/testcluster"
 	"github.com/berth-cloud/berth/controlplane/loops"
@@ -390,6 +391,29 @@ func TestHowManyOrdersThereAre(t *testing.T) {
 	r.await("all but one", func() bool { return count() >= 5 })
 	if n := r.gate.count(); n > 6 {
 		t.Errorf("%d orders", n)
+	}
+}
+
+// A workspace that waits for the service's limit keeps its own orders.
+func TestWaitingForTheServiceCostsAWorkspaceNothing(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	k := &keeper{
+		Term: loops.NewTerm(loops.Config{Clock: func() time.Time { return now }}), d: &Domains{cfg: DomainsConfig{Each: 4}},
+		orders: perHour(4), each: map[string]*rate.Limiter{}, mine: map[string]bool{},
+	}
+	order := func(ws string) bool { return k.mayOrder(&record.Domain{WorkspaceID: ws}) }
+	if !order("a") {
+		t.Fatal("the first order was refused")
+	}
+	for range 10 {
+		now = now.Add(time.Minute)
+		if order("b") {
+			t.Fatal("a second order was allowed within a quarter of an hour")
+		}
+	}
+	now = now.Add(5 * time.Minute)
+	if !order("b") {
+		t.Error("the workspace may not order, although it has not ordered yet")
 	}
 }
 

@@ -114,6 +114,9 @@ func (k *keeper) mayOrder(d *record.Domain) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.Clock()
+	if k.orders.TokensAt(now) < 1 {
+		return false // at no cost for the workspace
+	}
 	if !renews(d) {
 		if k.each[d.WorkspaceID] == nil {
 			k.each[d.WorkspaceID] = perHour(k.d.cfg.Each)
@@ -122,9 +125,7 @@ func (k *keeper) mayOrder(d *record.Domain) bool {
 			return false
 		}
 	}
-	if !k.orders.AllowN(now, 1) {
-		return false
-	}
+	k.orders.AllowN(now, 1)
 	k.mine[d.ID] = true
 	return true
 }
