@@ -75,12 +75,12 @@ func (t *Table) Lookup(id string) (Entry, bool) {
 	return e, ok
 }
 
-// Leader returns the last known address of the leader's peer port. The leader's id is not
-// known.
+// Leader returns the last known address of the leader's peer port. It serves as the id,
+// which is not known: who waits for a leader must notice when another one leads.
 func (t *Table) Leader() (id, address string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return "", t.leader
+	return t.leader, t.leader
 }
 
 // Secret returns the Secret of RouterConfig, once the Table is ready.

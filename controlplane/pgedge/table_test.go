@@ -2,6 +2,7 @@ package pgedge
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-cloud/berth/controlplane/apierror"
 	"github.com/berth-cloud/berth/netfab/pgsni"
+	"github.com/berth-cloud/berth/timescale"
 )
 
 // fed is a replica that routers listen to.
@@ -109,6 +112,35 @@ func listen(t *testing.T, cancel func(pgsni.CancelKey), replicas ...string) *Tab
 func (t *Table) row(id string) Entry {
 	e, _ := t.Lookup(id)
 	return e
+}
+
+// A leader that is frozen keeps its connections and never answers. Whoever waits for a wake
+// of it must get to the next leader.
+func TestARouterLeavesALeaderThatIsFrozen(t *testing.T) {
+	reached := make(chan struct{})
+	frozen := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(reached)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(frozen.Close)
+	f := newFed(t, frozen.Listener.Addr().String(), entry())
+	table := listen(t, nil, f.address())
+	eventually(t, "the leader is known", func() bool { _, at := table.Leader(); return at != "" })
+	transport := &plainly{}
+	t.Cleanup(transport.CloseIdleConnections)
+	peers := NewPeers(PeersConfig{
+		Leading: func() bool { return false }, Leader: table.Leader, Transport: transport, Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), timescale.Limit(20*time.Second))
+	defer cancel()
+	woken := make(chan error, 1)
+	go func() { woken <- peers.Wake(ctx, database) }()
+	<-reached
+	f.change(func() { f.leader = "leader:2" })
+	if err := <-woken; apierror.CodeOf(err) != apierror.EUnavailable || ctx.Err() != nil {
+		t.Errorf("%v, and the wait: %v", err, ctx.Err())
+	}
 }
 
 func TestARouterHearsOfEveryChange(t *testing.T) {

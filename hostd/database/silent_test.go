@@ -33,6 +33,7 @@ import (
 type offering struct {
 	name   string
 	body   func() io.Reader // nil: its content
+	deaf   bool             // it does not answer that its file is stored
 	stored chan struct{}
 }
 
@@ -74,6 +75,9 @@ func (o *offering) answer(req *http.Request) *http.Response {
 		default:
 			return reply(bytes.NewReader(file))
 		}
+	case o.deaf && req.Method == http.MethodPost:
+		after(storeLimit)
+		return &http.Response{StatusCode: http.StatusInternalServerError, Body: http.NoBody}
 	case req.Method == http.MethodPost:
 		close(o.stored)
 		return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody}
@@ -190,7 +194,7 @@ func (c *crowded) Create(ctx context.Context, key string, content []byte) error 
 
 // All databases of a host begin another segment in the same second: each is archived
 // well within the minute, and few of them are in memory at once. Guests that send
-// nothing do not keep the turns.
+// nothing do not keep the turns, nor do those that do not hear that theirs is stored.
 func TestManyDatabasesAreArchivedInTurns(t *testing.T) {
 	warm(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -211,6 +215,9 @@ func TestManyDatabasesAreArchivedInTurns(t *testing.T) {
 			o := newOffering()
 			o.body = func() io.Reader { return slow{} }
 			bad = add(name(n), o)
+			deaf := newOffering()
+			deaf.deaf = true
+			add(name(50+n), deaf)
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -234,7 +241,7 @@ func TestManyDatabasesAreArchivedInTurns(t *testing.T) {
 		}
 		cancel()
 		all.Wait()
-		after(pollWait) // the guests' questions end
+		after(max(pollWait, storeLimit)) // the guests' questions end
 	})
 }
 

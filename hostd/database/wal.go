@@ -80,6 +80,7 @@ func (a *agent) storeWAL(ctx context.Context, file pgapi.WALFile) error {
 	if stored.Mended != nil {
 		a.mended(file.Name, stored.Mended)
 	}
+	leave() // nothing of it is in memory now, and the guest may take long to answer
 	if err := a.client.WALStored(ctx, file); err != nil && !pgapi.HasCode(err, pgapi.CodeNotOffered) {
 		return fmt.Errorf("tell the guest that it is stored: %w", &guestFault{err})
 	}

@@ -76,9 +76,12 @@ const (
 	maxWord = 128
 )
 
-// bound shortens what a guest says.
+// bound shortens what a guest says. A time somewhat before the year 0 could not be told.
 func bound(st *pgapi.Status) {
 	st.LogTail = nil
+	if at := &st.Archive.OldestPending; !at.IsZero() {
+		*at = later(*at, time.Unix(0, 0))
+	}
 	shorten(maxText, &st.Error, &st.Archive.Error, &st.Volume.Reason)
 	shorten(maxWord, &st.State, &st.Volume.Writes, &st.Archive.LastArchived)
 	if r := st.Restore; r != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -101,6 +102,28 @@ func TestWhatAGuestSaysIsBounded(t *testing.T) {
 	state = a.state()
 	if n := len(state.Error + state.Archive.Error + state.Restore.Error); n > 4<<10 {
 		t.Errorf("%d bytes of errors", n)
+	}
+}
+
+// A heartbeat with a time that JSON does not have cannot be sent: its host would count as lost.
+func TestAGuestsTimesAreOnesThatAHeartbeatCanHave(t *testing.T) {
+	now := time.Unix(100000, 0)
+	for _, said := range []string{"0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-23:59"} {
+		var at time.Time
+		must(t, at.UnmarshalJSON([]byte(`"`+said+`"`)))
+		a := seen(now, &boxes{}, pgapi.Status{})
+		a.spec.ArchiveIntervalSeconds, a.spec.Restore = 60, &hostapi.DatabaseRestore{}
+		st := pgapi.Status{
+			Ready: true, Server: &pgapi.ServerStatus{WriteLSN: "0/5000100", LastActivityAt: at},
+			Archive: pgapi.ArchiveStatus{OldestPending: at, LastArchivedAt: at, FailingSince: at},
+			Restore: &pgapi.RestoreStatus{Phase: pgapi.RestoreDone, TargetTime: &at, LastCommitAt: at},
+		}
+		bound(&st)
+		a.seen.status = st
+		a.learn(&st, now, now)
+		if _, err := json.Marshal(a.state()); err != nil {
+			t.Errorf("%s: %v", said, err)
+		}
 	}
 }
 

@@ -273,6 +273,40 @@ func TestAConnectionThatIsGivenUpIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A commit that does not heed the time-out may be done all the same, so nobody may be told
+// that it was cancelled: whoever sends it again would have it twice.
+func TestACommitThatIsCutOffIsNotCalledCancelled(t *testing.T) {
+	tier.Slow(t)
+	s := serve(t)
+	ctx := pgtest.Context(t)
+	s.rows(t, "CREATE TABLE a (n int)")
+	s.rows(t, `CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN LOOP
+		BEGIN PERFORM pg_advisory_lock(1); RETURN NULL; EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$`)
+	s.rows(t, "CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON a DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()")
+	for path, body := range map[string]string{
+		pgapi.PathQuery:       `{"timeout_seconds":1,"sql":"INSERT INTO a VALUES (1)"}`,
+		pgapi.PathTransaction: `{"timeout_seconds":1,"queries":[` + q("INSERT INTO a VALUES (1)") + `]}`,
+	} {
+		holder, err := s.server.Config().LogIn(ctx, app.Username, app.Database, app.Password)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := holder.Exec(ctx, "SELECT pg_advisory_lock(1)").ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+		status, answer := s.post(t, path, body)
+		holder.Close(ctx)
+		if status != http.StatusRequestTimeout || !strings.Contains(answer, `"sqlstate":"08006"`) || !strings.Contains(answer, "may or may not") {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
+	}
+	for s.rows(t, "SELECT count(*) FROM a") != `[["2"]]` {
+		if ctx.Err() != nil {
+			t.Fatal("they are not committed")
+		}
+	}
+}
+
 // What a batch has done before it is cut off stays done, so its answer says what that is.
 func TestABatchThatIsCutOffTellsWhatIsDone(t *testing.T) {
 	s := serve(t)

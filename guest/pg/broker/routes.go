@@ -122,6 +122,7 @@ func (b *Broker) transaction(w http.ResponseWriter, r *http.Request) {
 			done.Results = append(done.Results, pgapi.BatchResult{Result: &result})
 		}
 		tag, err := s.simple(ctx, "COMMIT")
+		err = unresolved(err)
 		if err == nil && tag != "COMMIT" {
 			err = errors.New("the transaction was rolled back")
 		}
@@ -358,6 +359,10 @@ func explain(err error) (int, pgapi.Error) {
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		return set(http.StatusRequestEntityTooLarge, pgapi.CodeInvalid, stateTooLarge, fmt.Sprintf("the request has more than %d bytes", maxBody))
+	case errors.Is(err, errUnresolved) && errors.Is(err, errTimeout):
+		return set(http.StatusRequestTimeout, pgapi.CodeTimeout, stateCut, errUnresolved.Error())
+	case errors.Is(err, errUnresolved): // no 503, of which a caller takes that nothing was done
+		return set(http.StatusBadGateway, pgapi.CodeCut, stateCut, errUnresolved.Error())
 	case errors.Is(err, errTimeout):
 		return set(http.StatusRequestTimeout, pgapi.CodeTimeout, stateCancelled, "the statement took longer than its time-out")
 	case errors.Is(err, errRefused):

@@ -19,6 +19,17 @@ import (
 // errRefused is wrapped by what the broker refuses by itself.
 var errRefused = errors.New("refused")
 
+// errUnresolved is wrapped by the error of a commit to which there was no answer.
+var errUnresolved = errors.New("PostgreSQL did not answer the commit, which may or may not be done")
+
+// unresolved makes the error of a commit errUnresolved, unless PostgreSQL said it.
+func unresolved(err error) error {
+	if err == nil || errors.As(err, new(*pgconn.PgError)) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUnresolved, err)
+}
+
 // chunk is how many rows are asked for at a time.
 const chunk = 500
 
@@ -202,6 +213,9 @@ func (p *portal) finish() error {
 	for {
 		message, err := p.conn.ReceiveMessage(context.Background())
 		if err != nil {
+			if refused == nil && p.conn.TxStatus() == 'I' {
+				return unresolved(err)
+			}
 			return errors.Join(refused, err)
 		}
 		switch m := message.(type) {
