@@ -273,6 +273,30 @@ func TestAConnectionThatIsGivenUpIsLeftAlone(t *testing.T) {
 	}
 }
 
+// A session whose question for types fails asks again.
+func TestTypesAreKnownOnceTheyAreAnswered(t *testing.T) {
+	s := serve(t)
+	ctx := pgtest.Context(t)
+	session, err := s.acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release(session, false)
+	if _, err := session.conn.Exec(ctx, "BEGIN; SELECT 1/0").ReadAll(); err == nil {
+		t.Fatal("a division by zero has a result")
+	}
+	const text = 25 // the OID of text
+	if err := session.learn([]uint32{text}); err == nil {
+		t.Error("an aborted transaction answers")
+	}
+	if _, err := session.conn.Exec(ctx, "ROLLBACK").ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.learn([]uint32{text}); err != nil || session.types[text].name != "text" {
+		t.Errorf("the type is %+v: %v", session.types[text], err)
+	}
+}
+
 // A commit that does not heed the time-out may be done all the same, so nobody may be told
 // that it was cancelled: whoever sends it again would have it twice.
 func TestACommitThatIsCutOffIsNotCalledCancelled(t *testing.T) {

@@ -52,7 +52,6 @@ func (s *session) learn(oids []uint32) error {
 	for _, oid := range oids {
 		if _, ok := s.types[oid]; !ok {
 			unknown = append(unknown, strconv.FormatUint(uint64(oid), 10))
-			s.types[oid] = typeInfo{oid: oid}
 		}
 	}
 	if len(unknown) == 0 {
@@ -75,6 +74,11 @@ func (s *session) learn(oids []uint32) error {
 			t.elem = &typeInfo{name: string(row[4]), oid: number(row[3])}
 		}
 		s.types[oid] = t
+	}
+	for _, oid := range oids {
+		if _, ok := s.types[oid]; !ok { // its type has just been dropped
+			s.types[oid] = typeInfo{oid: oid}
+		}
 	}
 	return nil
 }
