@@ -85,9 +85,10 @@ func sqlState(err error) string {
 
 func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
 	tier.Slow(t)
+	const limit, stop = 400 << 20, 300 << 20
 	dir := volume(t, 1000)
 	g := start(t, func(c *Config) {
-		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: 400 << 20, Stop: 300 << 20, Ballast: 8 << 20}
+		c.Postgres.Dir, c.Reserve = dir, Reserve{Limit: limit, Stop: stop, Ballast: 40 << 20}
 	})
 	a := newArchive()
 	g.await(t, "ready", ready)
@@ -96,18 +97,14 @@ func TestABucketThatIsAwayFillsNoVolume(t *testing.T) {
 	g.must(t, "CREATE TABLE a (n int, x text)")
 	g.switchWAL(t)
 	a.setAway(true)
-	stopped := false
-	for range 200 {
-		if _, err := g.sql(t, "BEGIN READ WRITE; INSERT INTO a VALUES (1, 'x'); SELECT count(pg_logical_emit_message(false, 'a', repeat('x', 100000))) FROM generate_series(1, 100); COMMIT"); err != nil {
-			st, _ := g.Status(pgtest.Context(t))
-			if stopped = st.Volume.Writes == pgapi.WritesStopped; stopped {
-				break
-			}
+	// The room is looked at each second: who writes on meanwhile may fill the volume.
+	g.await(t, "stopped", func(st pgapi.Status) bool {
+		v := st.Volume
+		if v.Writes == pgapi.WritesOpen && v.FreeBytes >= limit || v.Writes == pgapi.WritesLimited && v.FreeBytes >= stop {
+			_, _ = g.sql(t, "BEGIN READ WRITE; INSERT INTO a VALUES (1, 'x'); SELECT count(pg_logical_emit_message(false, 'a', repeat('x', 100000))) FROM generate_series(1, 100); COMMIT")
 		}
-	}
-	if !stopped {
-		t.Fatal("writes were not stopped")
-	}
+		return v.Writes == pgapi.WritesStopped
+	})
 	st := g.await(t, "read-only", func(st pgapi.Status) bool { return st.Server != nil && st.Server.InRecovery })
 	if st.Ready || st.Volume.FreeBytes < 16<<20 || !strings.Contains(st.Volume.Reason, "of WAL wait for the archive") || st.Archive.Pending == 0 {
 		t.Errorf("%+v %+v", st.Volume, st.Archive)
