@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-cloud/berth/controlplane/api"
 	"github.com/berth-cloud/berth/controlplane/apierror"
+	"github.com/berth-cloud/berth/controlplane/core"
 	"github.com/berth-cloud/berth/hostd/hostapi"
 	"github.com/berth-cloud/berth/raftstore"
 	"github.com/berth-cloud/berth/raftstore/record"
@@ -54,8 +55,15 @@ func (s *Cluster) EvacuateAgent(ctx context.Context, id string, in api.EvacuateA
 		}
 		return api.Agent{}, apierror.Unreachable("the host has not been heard", errors.New("no session"))
 	}
+	view, err := s.core.Current(ctx)
+	if err != nil {
+		return api.Agent{}, err
+	}
+	if err := s.tryAgain(ctx, raftstore.Find(view, record.Sandboxes, "agent", id)); err != nil {
+		return api.Agent{}, err
+	}
 	var out api.Agent
-	err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row, ok := raftstore.Get(tx, record.Hosts, id)
 		if !ok {
 			return apierror.NotFound()
@@ -67,17 +75,32 @@ func (s *Cluster) EvacuateAgent(ctx context.Context, id string, in api.EvacuateA
 		}
 		row.Evacuation.AtOnce, row.Evacuation.Failed = atOnce, 0
 		raftstore.Put(tx, record.Hosts, row)
-		for _, b := range raftstore.Find(tx, record.Sandboxes, "agent", id) {
-			if b.MoveError != "" {
+		out = s.show(tx.Snapshot(), row, sessions)
+		return nil
+	})
+	return out, err
+}
+
+// tryAgain forgets why sandboxes could not be moved, in as many transactions as it takes:
+// there may be a thousand, and a single row may fill a fifth of one.
+func (s *Cluster) tryAgain(ctx context.Context, failed []*record.Sandbox) error {
+	err := s.core.Store.Update(ctx, func(tx *raftstore.Tx) error {
+		for _, known := range failed {
+			if b, ok := raftstore.Get(tx, record.Sandboxes, known.ID); ok && b.MoveError != "" {
 				b = b.Clone()
 				b.MoveError = ""
 				raftstore.Put(tx, record.Sandboxes, b)
 			}
 		}
-		out = s.show(tx.Snapshot(), row, sessions)
 		return nil
 	})
-	return out, err
+	if half := len(failed) / 2; half > 0 && errors.Is(err, raftstore.ErrTooLarge) {
+		if err := s.tryAgain(ctx, failed[:half]); err != nil {
+			return err
+		}
+		return s.tryAgain(ctx, failed[half:])
+	}
+	return core.StoreError(err)
 }
 
 // evacuation shows how far a host has been emptied.

@@ -60,16 +60,13 @@ func (s *Cluster) Rebalance(ctx context.Context, in api.Rebalance) (api.Rebalanc
 	}
 	hosts, _, failed := s.cfg.Spread(view, true)
 	shifts, _ := placement.Balance(hosts, row.Percent, placement.MaxShifts)
+	// Before the row: the rebalancing ends as soon as there is nothing to move.
+	if err := s.tryAgain(ctx, failed); err != nil {
+		return api.Rebalancing{}, err
+	}
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		row := row
 		row.Began, row.Planned = tx.Now(), len(shifts)
-		for _, b := range failed {
-			if b, ok := raftstore.Get(tx, record.Sandboxes, b.ID); ok && b.MoveError != "" {
-				b = b.Clone()
-				b.MoveError = ""
-				raftstore.Put(tx, record.Sandboxes, b)
-			}
-		}
 		c, ok := raftstore.Get(tx, record.Clusters, record.ClusterID)
 		if ok {
 			c = c.Clone()

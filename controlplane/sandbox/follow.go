@@ -50,7 +50,9 @@ func Follow(tx *raftstore.Tx, s *record.Sandbox, b hostapi.BoxState) *record.San
 		return s
 	}
 	c := s.Clone()
-	c.Status, c.HostSeq, c.Error, c.Unreachable = record.SandboxStatus(b.Status), max(s.HostSeq, b.Seq), "", false
+	// The number of a failure may be lower than the row's, as in a heartbeat from before a
+	// restart. The row takes it all the same, so that the next heartbeat is followed.
+	c.Status, c.HostSeq, c.Error, c.Unreachable = record.SandboxStatus(b.Status), b.Seq, "", false
 	if b.Status == hostapi.StatusFailed {
 		c.Error = failureOf(b)
 	}

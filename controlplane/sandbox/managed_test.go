@@ -126,3 +126,22 @@ func TestEnsureRunning(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The last heartbeat before a restart says that the box has failed, and may be looked at
+// after the restart. The next one corrects what the row takes from it.
+func TestAFailureFromBeforeARestartIsNotTheLastWord(t *testing.T) {
+	r := testplane.NewRig(t, 1)
+	sb := r.Must(t, api.CreateSandbox{Persistent: true})
+	r.Change(sb.ID, func(s *record.Sandbox) {
+		s.Exclusive, s.Owner = true, &record.Owner{Type: "other", ID: "a1"}
+	})
+	r.H1.Become(sb.ID, hostapi.StatusFailed)
+	failed := becomes(t, r.Plane, sb.ID, record.SandboxFailed)
+	r.H1.Silence(true)
+	if now, err := r.EnsureRunning(t.Context(), failed); err != nil || now.Status != record.SandboxRunning {
+		t.Fatalf("%+v, %v", now, err)
+	}
+	becomes(t, r.Plane, sb.ID, record.SandboxFailed) // by the old heartbeat
+	r.H1.Silence(false)
+	becomes(t, r.Plane, sb.ID, record.SandboxRunning)
+}

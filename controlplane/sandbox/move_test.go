@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -467,4 +468,43 @@ func TestEvacuationsThatAreRefused(t *testing.T) {
 	if h, _ := raftstore.Get(p.Leader().Store.View(), record.Hosts, "h1"); h.Draining {
 		t.Error("a refused evacuation drains")
 	}
+}
+
+// The rows of what could not be moved do not fit into one transaction.
+func TestManyThatCouldNotBeMovedAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	r := newMoveRig(t, 1, nil)
+	var ids []string
+	for _, letter := range "abcdefghijklmnopqrstuvwxyz234567" {
+		ids = append(ids, r.running(string(letter)))
+	}
+	refused := func(status record.SandboxStatus) {
+		t.Helper()
+		for _, id := range ids {
+			edit(r.Plane, id, func(s *record.Sandbox) {
+				s.Status, s.MoveError = status, "no other host with a snapshot store has room for it"
+				s.Metadata = []byte(`{"notes":"` + strings.Repeat("x", 16<<10-16) + `"}`)
+			})
+		}
+	}
+	forgotten := func() {
+		t.Helper()
+		for _, id := range ids {
+			if s, _ := r.Sandbox(id); s.MoveError != "" {
+				t.Errorf("%s: %s", id, s.MoveError)
+			}
+		}
+	}
+	c := r.LeaderNode().Replicas
+	refused(record.SandboxHibernated)
+	if _, err := c.Rebalance(t.Context(), api.Rebalance{}); err != nil {
+		t.Fatal(err)
+	}
+	forgotten()
+	refused(record.SandboxPaused) // nothing moves
+	got, err := c.EvacuateAgent(t.Context(), "h1", api.EvacuateAgent{})
+	if err != nil || got.Evacuation == nil || got.Evacuation.Staying != len(ids) || !strings.HasPrefix(got.Evacuation.Stays[0].Reason, "it is paused") {
+		t.Fatalf("%+v, %v", got.Evacuation, err)
+	}
+	forgotten()
 }

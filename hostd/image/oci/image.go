@@ -217,7 +217,8 @@ func (u *unpacker) fromRegistry(ctx context.Context, l v1.Layer, tell func(done 
 		return err
 	}
 	defer plain.Close()
-	if err := u.layer(plain); err != nil {
+	// A piece of the packed stream may have a hundred thousand entries.
+	if err := u.layer(&counter{ctx: ctx, r: plain, tell: func(int64) {}}); err != nil {
 		return err
 	}
 	// The digest is compared only at the end of the stream.

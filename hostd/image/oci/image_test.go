@@ -338,3 +338,30 @@ func TestARegistryThatSwitchesProtocolsIsGivenUp(t *testing.T) {
 		t.Error("it was pulled")
 	}
 }
+
+// The entries of a layer take longer than its bytes.
+func TestUnpackingEndsWithItsContext(t *testing.T) {
+	host := serve(t, nil)
+	reference := push(t, host, forGuests, layerOf(t, entry{name: "a", uid: os.Getuid(), gid: os.Getgid()}, entry{name: "b", uid: os.Getuid(), gid: os.Getgid()}))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	img, err := Resolve(ctx, reference, Policy{Allow: []string{host}}, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer img.Close()
+	why := errors.New("enough")
+	asked := small
+	asked.Room = func(int64) error { cancel(why); return nil }
+	u, err := newUnpacker(t.TempDir(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.root.Close()
+	u.unasked = roomStep // so that the first entry asks for room
+	if err := u.fromRegistry(ctx, img.layers[0], func(int64) {}); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := u.root.Lstat("b"); err == nil {
+		t.Error("the next entry is unpacked")
+	}
+}

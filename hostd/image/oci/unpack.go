@@ -50,6 +50,9 @@ type unpacker struct {
 	limit Limits
 	layer func(io.Reader) error
 	made  map[pathKey]bool // paths of the current layer and their parents
+	// cleared are directories with nothing of lower layers. An image may say of a
+	// directory with half a million files as often that it is one.
+	cleared map[pathKey]bool
 
 	written int64 // bytes of files, and a block of an entry
 	unasked int64 // of them, for which Limits.Room was not asked
@@ -112,7 +115,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 }
 
 func (u *unpacker) unpack(r io.Reader) error {
-	u.made = map[pathKey]bool{}
+	u.made, u.cleared = map[pathKey]bool{}, map[pathKey]bool{}
 	// The rest counts too, because headers alone could fill memory or take for ever.
 	entries := tar.NewReader(&budget{r: r, left: u.left.Bytes + int64(u.left.Entries)*1024 + 1<<20, limit: u.limit.Bytes})
 	for {
@@ -294,6 +297,11 @@ func (u *unpacker) whiteout(dir, base string) error {
 
 // clear removes from a directory what this layer does not have.
 func (u *unpacker) clear(dir string) error {
+	key := keyOf(dir)
+	if u.cleared[key] {
+		return nil
+	}
+	u.cleared[key] = true // what comes there from now on is of this layer
 	entries, err := fs.ReadDir(u.root.FS(), dir)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -407,5 +408,42 @@ func TestRoomIsAskedForWhileAnImageIsUnpacked(t *testing.T) {
 	err = u.unpack(bytes.NewReader(layerOf(t, entry{name: "one"}, entry{name: "made/on/the/way"})))
 	if !errors.Is(err, noRoom) {
 		t.Errorf("many empty files: got %v", err)
+	}
+}
+
+// doing is a reader that does something when it is read, and is empty.
+type doing func()
+
+func (d doing) Read([]byte) (int, error) { d(); return 0, io.EOF }
+
+// An image that says again and again that a large directory is opaque would keep the host
+// busy for days.
+func TestADirectoryIsClearedOnceInALayer(t *testing.T) {
+	dir := t.TempDir()
+	u, err := newUnpacker(dir, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.root.Close()
+	opaque := []entry{{name: "a/b/.wh..wh..opq"}, {name: "a/.wh..wh..opq"}, {name: "a/.wh.b"}, {name: ".wh..wh..opq"}}
+	layer := layerOf(t, slices.Concat([]entry{{name: "a/b/own", uid: os.Getuid(), gid: os.Getgid()}}, opaque, opaque)...)
+	const first = 5 * 512 // without the second time; each entry is a header alone
+	look := doing(func() {
+		if err := os.WriteFile(filepath.Join(dir, "a/b/probe"), nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := u.layer(bytes.NewReader(layerOf(t, entry{name: "a/b/lower", uid: os.Getuid(), gid: os.Getgid()}))); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.layer(io.MultiReader(bytes.NewReader(layer[:first]), look, bytes.NewReader(layer[first:]))); err != nil {
+		t.Fatal(err)
+	}
+	got := tree(t, dir)
+	if _, again := got["a/b/probe"]; !again {
+		t.Error("it is looked through again")
+	}
+	if _, lower := got["a/b/lower"]; lower {
+		t.Error("it is not cleared")
 	}
 }
