@@ -267,13 +267,26 @@ func standsFor(r raftstore.Reader, i *record.Invitation) bool {
 }
 
 // withdraw deletes the invitations to a workspace that nobody stands for any more, so
-// that they take no seats.
-func withdraw(tx *raftstore.Tx, orgID string) {
-	for _, i := range raftstore.Find(tx, record.Invitations, "workspace", orgID) {
-		if !standsFor(tx, i) {
-			raftstore.Delete(tx, record.Invitations, i.ID)
-		}
+// that they take no seats, and reports whether there are more of them.
+func withdraw(tx *raftstore.Tx, orgID string) (more bool) {
+	return drop(tx, nil, slices.DeleteFunc(raftstore.Find(tx, record.Invitations, "workspace", orgID), func(i *record.Invitation) bool { return standsFor(tx, i) }))
+}
+
+// rowsAtOnce limits the keys and invitations that one transaction deletes: a tier need not
+// limit how many a workspace has.
+const rowsAtOnce = 1000
+
+// drop deletes keys and invitations, and reports whether there are more than one transaction
+// deletes.
+func drop(tx *raftstore.Tx, keys []*record.APIKey, invitations []*record.Invitation) (more bool) {
+	n := min(len(keys), rowsAtOnce)
+	for _, k := range keys[:n] {
+		raftstore.Delete(tx, record.APIKeys, k.ID)
 	}
+	for _, i := range invitations[:min(len(invitations), rowsAtOnce-n)] {
+		raftstore.Delete(tx, record.Invitations, i.ID)
+	}
+	return len(keys)+len(invitations) > rowsAtOnce
 }
 
 // PatchMember changes a member's role. Invitations that the member may not give any more
@@ -282,6 +295,7 @@ func (s *Orgs) PatchMember(ctx context.Context, c core.Caller, orgID, userID str
 	if err := validRole(in.Role); err != nil {
 		return api.Member{}, err
 	}
+	more := false
 	err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
 		w, me, err := acting(tx, c, orgID, core.Manage)
 		if err != nil {
@@ -306,10 +320,16 @@ func (s *Orgs) PatchMember(ctx context.Context, c core.Caller, orgID, userID str
 		}
 		n.Join(orgID, next)
 		raftstore.Put(tx, record.Users, n)
-		withdraw(tx, orgID)
+		more = withdraw(tx, orgID)
 		out = member(n, orgID)
 		return nil
 	})
+	for err == nil && more {
+		err = s.core.Update(ctx, func(tx *raftstore.Tx) error {
+			more = withdraw(tx, orgID)
+			return nil
+		})
+	}
 	return out, err
 }
 
@@ -350,30 +370,36 @@ func (s *Orgs) RemoveMember(ctx context.Context, c core.Caller, orgID, userID st
 	if userID == c.UserID {
 		action = core.Read
 	}
-	return s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		w, me, err := acting(tx, c, orgID, action)
-		if err != nil {
-			return err
-		}
-		u, role, err := memberOf(tx, orgID, userID)
-		if err != nil {
-			return err
-		}
-		if err := cmp.Or(mayGive(me, orgID, role), keepsOwner(tx, orgID, userID, "")); err != nil {
-			return err
-		}
-		for _, k := range raftstore.Find(tx, record.APIKeys, "workspace", orgID) {
-			if k.CreatedBy == userID {
-				raftstore.Delete(tx, record.APIKeys, k.ID)
+	for more := true; more; {
+		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+			w, me, err := acting(tx, c, orgID, action)
+			if err != nil {
+				return err
 			}
+			u, role, err := memberOf(tx, orgID, userID)
+			if err != nil {
+				return err
+			}
+			if err := cmp.Or(mayGive(me, orgID, role), keepsOwner(tx, orgID, userID, "")); err != nil {
+				return err
+			}
+			more = drop(tx,
+				slices.DeleteFunc(raftstore.Find(tx, record.APIKeys, "workspace", orgID), func(k *record.APIKey) bool { return k.CreatedBy != userID }),
+				slices.DeleteFunc(raftstore.Find(tx, record.Invitations, "workspace", orgID), func(i *record.Invitation) bool { return i.InvitedBy != userID }))
+			if more {
+				return nil
+			}
+			n := u.Clone()
+			if role == record.RoleOwner {
+				s.disown(n, s.spent(tx, w))
+			}
+			n.Leave(orgID)
+			raftstore.Put(tx, record.Users, n)
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		n := u.Clone()
-		if role == record.RoleOwner {
-			s.disown(n, s.spent(tx, w))
-		}
-		n.Leave(orgID)
-		raftstore.Put(tx, record.Users, n)
-		withdraw(tx, orgID)
-		return nil
-	})
+	}
+	return nil
 }

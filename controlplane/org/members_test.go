@@ -230,6 +230,73 @@ func TestAMemberWhoIsRemovedIsOut(t *testing.T) {
 	want(t, err, apierror.ENotFound, "not found")
 }
 
+// fill gives a workspace more keys and invitations of a person than a transaction deletes.
+func (r *orgRig) fill(ws, userID string) {
+	r.t.Helper()
+	for range 14 {
+		r.Update(func(tx *raftstore.Tx) error {
+			for range 1000 {
+				raftstore.Put(tx, record.APIKeys, &record.APIKey{
+					Meta: record.Meta{ID: "key-" + core.RandomText(20)}, WorkspaceID: ws, Prefix: core.RandomText(8), SHA256: make([]byte, 32), CreatedBy: userID,
+				})
+				if id := core.RandomText(64); id < "n" {
+					raftstore.Put(tx, record.Invitations, &record.Invitation{
+						Meta: record.Meta{ID: id}, PublicID: "inv-" + core.RandomText(20), WorkspaceID: ws, Email: id + "@example.com",
+						Role: record.RoleAdmin, InvitedBy: userID, ExpiresAt: tx.Now().Add(time.Hour),
+					})
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// left counts the keys and invitations of a workspace.
+func (r *orgRig) left(ws string) (keys, invitations int) {
+	view := r.Leader().Store.View()
+	return len(raftstore.Find(view, record.APIKeys, "workspace", ws)), len(raftstore.Find(view, record.Invitations, "workspace", ws))
+}
+
+func TestWhoMadeManyKeysAndInvitationsIsRemoved(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	ws := ann.WorkspaceID
+	mel := r.join(ann, "mel", api.RoleAdmin)
+	r.fill(ws, mel.UserID)
+	if m, err := r.PatchMember(t.Context(), ann, ws, mel.UserID, api.PatchMember{Role: api.RoleMember}); err != nil || m.Role != api.RoleMember {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if _, invitations := r.left(ws); invitations != 0 {
+		t.Errorf("%d invitations of a member are left", invitations)
+	}
+	if err := r.RemoveMember(t.Context(), ann, ws, mel.UserID); err != nil {
+		t.Fatal(err)
+	}
+	if keys, _ := r.left(ws); keys != 0 {
+		t.Errorf("%d keys of who was removed are left", keys)
+	}
+	zed := r.join(ann, "zed", api.RoleAdmin)
+	r.fill(ws, zed.UserID)
+	if err := r.RemoveMember(t.Context(), ann, ws, zed.UserID); err != nil {
+		t.Fatal(err)
+	}
+	if keys, invitations := r.left(ws); keys != 0 || invitations != 0 {
+		t.Errorf("%d keys and %d invitations of who was removed are left", keys, invitations)
+	}
+}
+
+func TestAWorkspaceWithManyKeysAndInvitationsIsDeleted(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	r.fill(ann.WorkspaceID, ann.UserID)
+	if err := r.DeleteOrg(t.Context(), ann, ann.WorkspaceID); err != nil {
+		t.Fatal(err)
+	}
+	if keys, invitations := r.left(ann.WorkspaceID); keys != 0 || invitations != 0 {
+		t.Errorf("%d keys and %d invitations are left", keys, invitations)
+	}
+}
+
 // An invitation is worth what who made it may still give.
 func TestAnInvitationNeedsWhoMadeIt(t *testing.T) {
 	r := newOrgRig(t, "")

@@ -281,45 +281,48 @@ func (s *Orgs) PatchOrg(ctx context.Context, c core.Caller, id string, in api.Pa
 // connections to git hosts, preview environments and people. A suspended one stays, or
 // its owners would go on with another.
 func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
-	return s.core.Update(ctx, func(tx *raftstore.Tx) error {
-		w, _, err := acting(tx, c, id, core.Own)
+	for more := true; more; {
+		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
+			w, _, err := acting(tx, c, id, core.Own)
+			if err != nil {
+				return err
+			}
+			if w.Suspended {
+				return core.ErrSuspended
+			}
+			if what := contents(tx, id); what != "" {
+				return &apierror.Error{Code: apierror.EConflict, Message: "organization is not empty", Detail: "it has " + what + ": delete them first"}
+			}
+			if more = drop(tx, raftstore.Find(tx, record.APIKeys, "workspace", id), raftstore.Find(tx, record.Invitations, "workspace", id)); more {
+				return nil
+			}
+			for _, e := range raftstore.Find(tx, record.WebhookEndpoints, "workspace", id) {
+				raftstore.Delete(tx, record.WebhookEndpoints, e.ID)
+			}
+			for _, i := range raftstore.Find(tx, record.GitInstallations, "workspace", id) {
+				raftstore.Delete(tx, record.GitInstallations, i.ID) // or its account could be connected to no other
+			}
+			for _, e := range raftstore.Find(tx, record.RepoEnvs, "workspace", id) {
+				raftstore.Delete(tx, record.RepoEnvs, e.ID)
+			}
+			used := s.used(tx, id)
+			for _, u := range raftstore.Find(tx, record.Users, "workspace", id) {
+				n := u.Clone()
+				if role, _ := u.RoleIn(id); role == record.RoleOwner {
+					s.disown(n, used)
+				}
+				n.Leave(id)
+				raftstore.Put(tx, record.Users, n)
+			}
+			raftstore.Delete(tx, record.WorkspaceCreates, id)
+			raftstore.Delete(tx, record.Workspaces, id)
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		if w.Suspended {
-			return core.ErrSuspended
-		}
-		if what := contents(tx, id); what != "" {
-			return &apierror.Error{Code: apierror.EConflict, Message: "organization is not empty", Detail: "it has " + what + ": delete them first"}
-		}
-		for _, k := range raftstore.Find(tx, record.APIKeys, "workspace", id) {
-			raftstore.Delete(tx, record.APIKeys, k.ID)
-		}
-		for _, e := range raftstore.Find(tx, record.WebhookEndpoints, "workspace", id) {
-			raftstore.Delete(tx, record.WebhookEndpoints, e.ID)
-		}
-		for _, i := range raftstore.Find(tx, record.Invitations, "workspace", id) {
-			raftstore.Delete(tx, record.Invitations, i.ID)
-		}
-		for _, i := range raftstore.Find(tx, record.GitInstallations, "workspace", id) {
-			raftstore.Delete(tx, record.GitInstallations, i.ID) // or its account could be connected to no other
-		}
-		for _, e := range raftstore.Find(tx, record.RepoEnvs, "workspace", id) {
-			raftstore.Delete(tx, record.RepoEnvs, e.ID)
-		}
-		used := s.used(tx, id)
-		for _, u := range raftstore.Find(tx, record.Users, "workspace", id) {
-			n := u.Clone()
-			if role, _ := u.RoleIn(id); role == record.RoleOwner {
-				s.disown(n, used)
-			}
-			n.Leave(id)
-			raftstore.Put(tx, record.Users, n)
-		}
-		raftstore.Delete(tx, record.WorkspaceCreates, id)
-		raftstore.Delete(tx, record.Workspaces, id)
-		return nil
-	})
+	}
+	return nil
 }
 
 // contents returns what a workspace still has, or "".
