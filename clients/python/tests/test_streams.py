@@ -6,16 +6,17 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from websockets.sync.server import ServerConnection, serve
 
 import berth_client as berth
 from berth_client import AsyncBerth, Berth, Exit, Gap, Sandbox, Stderr, Stdout
-from berth_client._core import READ_TIMEOUT
+from berth_client._core import READ_TIMEOUT, STREAM_TIMEOUT
 from berth_client._sse import Decoder
 
 from .fake import SANDBOX, Answer, Asked, Fake
@@ -74,6 +75,43 @@ def test_an_output_without_its_end_is_an_error(fake: Fake, sandbox: Sandbox, ans
     assert next(iter(output)) == Stdout(b"x")
     with pytest.raises(berth.StreamBroken):
         list(output)
+
+
+def test_a_command_waits_for_its_sandbox_to_be_woken() -> None:
+    # The answer to a command that is not tried again begins only once the sandbox runs.
+    patience: list[tuple[str, float]] = []
+
+    class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __init__(self, request: httpx.Request) -> None:
+            self.request = request
+
+        def note(self, what: str) -> None:
+            patience.append((what, self.request.extensions["timeout"]["read"]))
+
+        def __iter__(self) -> Iterator[bytes]:
+            self.note("body")
+            yield sse("exit", {"exit_code": 0, "duration_ms": 1, "timed_out": False})
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for piece in self:
+                yield piece
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = Body(request)
+        body.note("head")
+        return httpx.Response(200, stream=body)
+
+    async def of_async() -> None:
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        async with http, AsyncBerth("http://berth", "k", http=http) as client:
+            found = berth.AsyncSandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+            assert [type(piece) async for piece in found.stream("make")] == [Exit]
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as http, Berth("http://berth", "k", http=http) as client:
+        found = Sandbox(client._transport, berth.models.Sandbox.from_json(SANDBOX))
+        assert [type(piece) for piece in found.stream("make")] == [Exit]
+    asyncio.run(of_async())
+    assert patience == [("head", READ_TIMEOUT), ("body", STREAM_TIMEOUT)] * 2
 
 
 def test_a_broken_output_is_an_error(fake: Fake, sandbox: Sandbox) -> None:

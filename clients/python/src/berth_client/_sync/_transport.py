@@ -105,7 +105,9 @@ class Transport:
     @contextmanager
     def stream(self, call: Stream, read_timeout: float = STREAM_TIMEOUT) -> Iterator[httpx.Response]:
         """An answer that is read as a stream; leaving closes it."""
-        response = self._open(call, read_timeout, whole=False)
+        # The sandbox may have to be woken before it begins. What is not tried again waits for that.
+        response = self._open(call, read_timeout if call.safe else READ_TIMEOUT, whole=False)
+        response.request.extensions["timeout"]["read"] = read_timeout
         try:
             yield response
         except httpx.TransportError as e:
