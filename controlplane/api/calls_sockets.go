@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,13 +117,16 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 			target += "?" + query.Encode()
 		}
 		s := &socket{in: make(chan message, maxWaiting), gone: make(chan struct{})}
-		ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{
+		attempt, answered, end := c.attended(ctx, c.urls[at])
+		ws, resp, err := websocket.Dial(attempt, target, &websocket.DialOptions{
 			HTTPClient: c.http, HTTPHeader: header,
 			OnPingReceived: func(context.Context, []byte) bool {
 				s.silence.Reset(socketSilence) // pings are read by listen
 				return true
 			},
 		})
+		frozen := answered()
+		end(nil) // the socket has its connection by now
 		if err == nil {
 			s.Conn = ws
 			ws.SetReadLimit(maxMessage)
@@ -130,7 +134,7 @@ func (c *Client) dial(ctx context.Context, query url.Values, segments ...string)
 			c.last.Store(uint32(at))
 			return s, nil
 		}
-		failure = withoutPath(err, c.urls[at])
+		failure = cmp.Or(frozen, withoutPath(err, c.urls[at]))
 		if resp != nil && resp.StatusCode >= http.StatusBadRequest {
 			failure = errorFrom(resp)
 		}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -21,8 +22,9 @@ import (
 // With several base URLs, a call goes to the replica that answered last, or to the
 // next one if that did not answer the last call. If the replica refuses the connection,
 // the client tries the next, because nothing was sent. If it answers 503 or the
-// connection breaks, the client tries the next only if the call may be sent twice: a
-// GET, a DELETE, or a create with an idempotency key.
+// connection breaks, or it answers nothing for some seconds, not even to whether it is
+// healthy, the client tries the next only if the call may be sent twice: a GET, a DELETE,
+// or a create with an idempotency key.
 type Client struct {
 	// Token is the bearer token: an API key, a JWT, or an operator's token.
 	Token string
@@ -170,7 +172,7 @@ func (c *Client) round(ctx context.Context, cl call) (*http.Response, error) {
 	var failure error
 	for i := range c.urls {
 		at := (first + i) % len(c.urls)
-		resp, err := c.send(ctx, c.urls[at], cl, requestID)
+		resp, err := c.attempt(ctx, c.urls[at], cl, requestID)
 		if err != nil {
 			failure = err
 			c.away(ctx, at)
@@ -201,6 +203,98 @@ func (c *Client) away(ctx context.Context, at int) {
 	if !errors.Is(ctx.Err(), context.Canceled) { // that is the caller's doing
 		c.last.CompareAndSwap(uint32(at), uint32((at+1)%len(c.urls)))
 	}
+}
+
+// A replica that has answered a call with nothing for lookAfter is asked whether it is
+// healthy. One that does not answer that in aliveLimit either, whatever it says, is frozen.
+var (
+	lookAfter  = 3 * time.Second
+	aliveLimit = 5 * time.Second
+)
+
+var errFrozen = errors.New("the replica does not answer")
+
+// attempt sends a call to one replica. It leaves one that is frozen, where the next may be
+// asked: the connection stays open.
+func (c *Client) attempt(ctx context.Context, base *url.URL, cl call, requestID string) (*http.Response, error) {
+	if !cl.safe {
+		return c.send(ctx, base, cl, requestID)
+	}
+	ctx, answered, end := c.attended(ctx, base)
+	resp, err := c.send(ctx, base, cl, requestID)
+	if frozen := answered(); frozen != nil {
+		if err == nil { // it answered at the last moment
+			resp.Body.Close()
+		}
+		err = frozen
+	}
+	if err != nil {
+		end(nil)
+		return nil, err
+	}
+	resp.Body = ending{resp.Body, end}
+	return resp, nil
+}
+
+// attended returns a context for what a replica is asked. If there are others, it ends once
+// the replica is frozen; answered stops looking, and returns an error if it was. The caller
+// calls end.
+func (c *Client) attended(ctx context.Context, base *url.URL) (_ context.Context, answered func() error, end context.CancelCauseFunc) {
+	ctx, end = context.WithCancelCause(ctx)
+	if len(c.urls) == 1 {
+		return ctx, func() error { return nil }, end
+	}
+	watch, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for pause(watch, lookAfter) {
+			if !c.alive(watch, base) && watch.Err() == nil {
+				end(errFrozen)
+			}
+		}
+	})
+	return ctx, func() error {
+		stop()
+		watching.Wait()
+		if errors.Is(context.Cause(ctx), errFrozen) {
+			return fmt.Errorf("call %s: %w", base.Host, errFrozen)
+		}
+		return nil
+	}, end
+}
+
+// ending is a body that ends its call's context.
+type ending struct {
+	io.ReadCloser
+	end context.CancelCauseFunc
+}
+
+// Close implements io.Closer.
+func (b ending) Close() error {
+	defer b.end(nil)
+	return b.ReadCloser.Close()
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// alive reports whether a replica answers at all.
+func (c *Client) alive(ctx context.Context, base *url.URL) bool {
+	ctx, cancel := context.WithTimeout(ctx, aliveLimit)
+	defer cancel()
+	resp, err := c.send(ctx, base, get("healthz"), "")
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil
 }
 
 func (c *Client) send(ctx context.Context, base *url.URL, cl call, requestID string) (*http.Response, error) {
