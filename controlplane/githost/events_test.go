@@ -171,6 +171,51 @@ func TestALargeRepositoryIsRenamed(t *testing.T) {
 	}
 }
 
+// Events that wait for their workspace follow a name, too, however many there are; one by
+// the new name takes their place.
+func TestEventsThatWaitFollowARename(t *testing.T) {
+	r := newRig(t)
+	i := r.connect(caller, "acme", "shop", "store")
+	shop := r.github.URL + "/acme/shop"
+	const branches = 40
+	for n := range branches {
+		r.app("ws", fmt.Sprint("app-", n), shop, fmt.Sprint("b", n))
+	}
+	push := func(repo string, n int, before, after byte) {
+		t.Helper()
+		body := r.github.PushPayload(i, fakegithub.Push{Repo: repo, Ref: fmt.Sprint("refs/heads/b", n), Before: sha(before), After: sha(after), At: r.clock.Now()})
+		if got := r.receive("push", body); got != api.GitEventAccepted {
+			t.Errorf("a push is %s", got)
+		}
+	}
+	r.apps.breaks(core.ErrSuspended)
+	for n := range branches {
+		push("shop", n, '1', '2')
+	}
+	testcluster.Await(t, "all pushes to be held", func() bool {
+		return !slices.ContainsFunc(raftstore.All(r.view(), record.GitHeads), func(h *record.GitHead) bool { return h.AcceptedIndex == 0 })
+	})
+	if got := r.receive("repository", r.github.RepositoryPayload(i, "store", "renamed", "shop")); got != api.GitEventAccepted {
+		t.Errorf("it is %s", got)
+	}
+	r.clock.add(time.Second)
+	push("store", 0, '2', '3')
+	r.apps.breaks(nil)
+	r.clock.add(time.Hour)
+	r.settled()
+	want := map[string]string{"app-0": sha('3')}
+	for n := 1; n < branches; n++ {
+		want[fmt.Sprint("app-", n)] = sha('2')
+	}
+	got := map[string]string{}
+	for _, d := range r.apps.deployed() {
+		got[d.App] += d.Commit
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A webhook of a repository comes through no installation: of a private one, only
 // workspaces that have a part in it learn.
 func TestPushWithoutAnInstallation(t *testing.T) {

@@ -259,15 +259,24 @@ func acceptLeft(tx *raftstore.Tx, names []string) api.GitEventStatus {
 	return status
 }
 
-// renamedAtOnce limits the deployments that one transaction writes for a new name: such a row
-// may have some kilobytes.
+// renamedAtOnce limits the deployments, or events, that one transaction writes for a new name:
+// such a row may have some kilobytes.
 const renamedAtOnce = 30
 
-// renameApps has the apps of a repository, and what they may be built from again, follow its
-// new name: pushes come by that, and tokens are for that. All of them together may be larger
+// renameApps has the apps of a repository, what they may be built from again, and events that
+// wait, follow its new name: pushes come by that, and tokens are for that. All of them together may be larger
 // than a transaction, and so may the apps alone. An event that is sent again goes on where the
 // first one was cut off.
 func (g *GitHosts) renameApps(ctx context.Context, e *renaming, receipts []string) error {
+	for more := true; more; {
+		err := g.core.Update(ctx, func(tx *raftstore.Tx) error {
+			more = g.renameHeads(tx, e, receipts)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 	view, err := g.core.Current(ctx)
 	if err != nil {
 		return err
@@ -284,6 +293,37 @@ func (g *GitHosts) renameApps(ctx context.Context, e *renaming, receipts []strin
 		}
 	}
 	return nil
+}
+
+// renameHeads has some of the events that are still to be acted on, as those of a workspace
+// that may not deploy for now, follow their repository's new name, and reports whether there
+// is more to do. They are not acted on before the apps have had time to follow.
+func (g *GitHosts) renameHeads(tx *raftstore.Tx, e *renaming, receipts []string) (more bool) {
+	var workspaces []string
+	if e.From == e.To || !scope(tx, &Repo{InstallationID: e.InstallationID}, &workspaces) || remembered(tx, receipts) {
+		return false
+	}
+	n := 0
+	for _, h := range raftstore.Find(tx, record.GitHeads, "pending", "yes") {
+		if h.Repo != e.From || h.InstallationID != e.InstallationID {
+			continue
+		}
+		if n++; n > renamedAtOnce {
+			return true
+		}
+		raftstore.Delete(tx, record.GitHeads, h.ID)
+		to := h.Clone()
+		to.ID, to.Repo, to.FullName, to.AcceptedIndex = e.To+strings.TrimPrefix(h.ID, h.Repo), e.To, e.ToName, acceptedIndex(h)
+		if newer, ok := raftstore.Get(tx, record.GitHeads, to.ID); ok && newer.RepoID == h.RepoID {
+			continue
+		}
+		if at := tx.Now().Add(g.cfg.Delays[0]); at.After(to.NextAttemptAt) {
+			to.NextAttemptAt = at
+		}
+		raftstore.Put(tx, record.GitHeads, to)
+		e.followed = true
+	}
+	return false
 }
 
 // renameApp has some deployments of an app follow its repository's new name, or the app
