@@ -32,8 +32,8 @@ func (d *Daemon) openMeter() (*meter.Meter, error) {
 			if err != nil {
 				return 0, false
 			}
-			used, err := g.Stats()
-			return used.CPU, err == nil
+			used, err := g.CPU()
+			return used, err == nil
 		},
 		Now: time.Now, Elapsed: func() time.Duration { return time.Since(began) }, Uptime: uptime(), Log: d.log,
 	})

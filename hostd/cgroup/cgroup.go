@@ -122,6 +122,7 @@ type hierarchy interface {
 	prepare(host string) error
 	limit(dirs []string, l Limits) error
 	stats(dirs []string) (Stats, error)
+	cpu(dirs []string) (time.Duration, error)
 	// kill sends SIGKILL to everything in the group, so that nothing it starts
 	// meanwhile escapes.
 	kill(dirs []string) error

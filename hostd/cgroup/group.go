@@ -127,6 +127,15 @@ func (g *Group) Stats() (Stats, error) {
 	return s, nil
 }
 
+// CPU reads the processor time that the group used, which Stats reads among the rest.
+func (g *Group) CPU() (time.Duration, error) {
+	used, err := g.tree.h.cpu(g.dirs)
+	if err != nil {
+		return 0, fmt.Errorf("read processor time of cgroup %s: %w", filepath.Base(g.dirs[0]), err)
+	}
+	return used, nil
+}
+
 // Waits of one who polls a group that is ending.
 const (
 	firstPoll = time.Millisecond

@@ -109,9 +109,13 @@ func (h *v1) stats(dirs []string) (s Stats, err error) {
 	if s.PIDs, err = readInt(h.dir(dirs, "pids"), "pids.current"); err != nil {
 		return s, err
 	}
-	ns, err := readInt(h.dir(dirs, "cpuacct"), "cpuacct.usage")
-	s.CPU = time.Duration(ns)
+	s.CPU, err = h.cpu(dirs)
 	return s, err
+}
+
+func (h *v1) cpu(dirs []string) (time.Duration, error) {
+	ns, err := readInt(h.dir(dirs, "cpuacct"), "cpuacct.usage")
+	return time.Duration(ns), err
 }
 
 // kill has no one call for it.

@@ -178,9 +178,13 @@ func (h *v2) stats(dirs []string) (s Stats, err error) {
 	if s.PIDs, err = readInt(dir, "pids.current"); err != nil {
 		return s, err
 	}
-	usec, err := readField(dir, "cpu.stat", "usage_usec")
-	s.CPU = time.Duration(usec) * time.Microsecond
+	s.CPU, err = h.cpu(dirs)
 	return s, err
+}
+
+func (h *v2) cpu(dirs []string) (time.Duration, error) {
+	usec, err := readField(dirs[0], "cpu.stat", "usage_usec")
+	return time.Duration(usec) * time.Microsecond, err
 }
 
 // kill kills the group in one call; kernels before 5.14 take the long way.

@@ -225,6 +225,7 @@ func (m *Meter) Look() {
 	defer m.mu.Unlock()
 	if ok {
 		m.look(boxes)
+		m.countCPU() // a box that ends takes its counter with it
 	}
 }
 
@@ -356,6 +357,9 @@ func (m *Meter) write() {
 // countCPU adds the processor time that boxes used since it was read last.
 func (m *Meter) countCPU() {
 	for id, s := range m.seen {
+		if s.status == hostapi.StatusStarting {
+			continue // what it uses until it runs is read then
+		}
 		if s.status != hostapi.StatusRunning && s.status != hostapi.StatusPaused {
 			// Its group is gone, and the next one counts from zero.
 			s.cpu, s.known = 0, s.status == hostapi.StatusHibernated

@@ -163,6 +163,30 @@ func TestABoxThatEndsIsCountedUntilItWasSeenLast(t *testing.T) {
 	}
 }
 
+// A box whose group is gone before anything is written has used processor time, too.
+func TestTheProcessorTimeOfAShortLife(t *testing.T) {
+	r := newRig(t, "2026-03-10T10:00:00Z")
+	for n, status := range []hostapi.Status{hostapi.StatusStarting, hostapi.StatusRunning, hostapi.StatusRunning, hostapi.StatusRunning, hostapi.StatusRunning} {
+		for _, id := range []string{"deleted", "sleeps"} {
+			r.set(id, status)
+			r.cpu[id] = time.Duration(n+1) * 2 * time.Second
+		}
+		r.run(1)
+	}
+	clear(r.cpu)
+	r.boxes = r.boxes[1:]
+	r.set("sleeps", hostapi.StatusHibernated)
+	r.run(1)
+	r.set("sleeps", hostapi.StatusRunning)
+	r.cpu["sleeps"] = 500 * time.Millisecond // of a new group
+	r.run(1)
+	sum := map[string]hostapi.BoxUsage{}
+	r.drain(new(hostapi.UsageCursor{}), sum)
+	if deleted, sleeps := sum["deleted"].CPUMS, sum["sleeps"].CPUMS; deleted != 10_000 || sleeps != 10_500 {
+		t.Errorf("%d and %d ms", deleted, sleeps)
+	}
+}
+
 func TestABatchLiesWithinOneMonth(t *testing.T) {
 	r := newRig(t, "2026-03-31T23:59:50.4Z")
 	r.set("a", hostapi.StatusRunning)
