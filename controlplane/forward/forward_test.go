@@ -316,6 +316,28 @@ func TestLeaderThatDiesOverARequest(t *testing.T) {
 	}
 }
 
+// A connection that was used before may break over a request without a body. With an
+// idempotency key, of which an app's program need not know, it is not repeated either.
+func TestAKeyRepeatsNothingOnAKeptConnection(t *testing.T) {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		c := newCluster(t)
+		var asked atomic.Int64
+		c.add(t, "a", func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodDelete && asked.Add(1) == 1 {
+				panic(http.ErrAbortHandler) // the connection is cut
+			}
+			echo(w, r)
+		})
+		b := c.add(t, "b", echo)
+		c.lead("a")
+		do(t, b, "GET", "/v1/apps/x", "", nil)
+		resp, body := do(t, b, "DELETE", "/v1/apps/x/proxy/y", "", http.Header{name: {"k"}})
+		if resp.StatusCode != 502 || asked.Load() != 1 {
+			t.Errorf("%s: %d %s, asked %d times", name, resp.StatusCode, body, asked.Load())
+		}
+	}
+}
+
 // Two replicas that take each other for the leader do not forward a request in
 // circles. When one of them learns who leads, the request goes there.
 func TestForwardedAtMostOnce(t *testing.T) {

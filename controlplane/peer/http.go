@@ -197,19 +197,30 @@ func NewTransport(node *pki.Node) *Transport {
 	return &Transport{shared: shared, own: own}
 }
 
-// Transport sends each upgrade request on a new connection. On a reused connection,
+// Transport sends what must not be repeated on a new connection. On a reused connection,
 // http.Transport repeats a GET if the connection closes during the request, because it
-// assumes that a GET only reads. But every upgrade starts something.
+// assumes that a GET only reads. But every upgrade starts something. It also repeats any
+// request without a body that has an idempotency key, which an app's program need not know.
 type Transport struct {
 	shared, own *http.Transport
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header.Get("Upgrade") != "" {
+	if r.Header.Get("Upgrade") != "" || keyed(r) {
 		return t.own.RoundTrip(r)
 	}
 	return t.shared.RoundTrip(r)
+}
+
+// keyed reports whether http.Transport would repeat a request only because of its
+// idempotency key.
+func keyed(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return false
+	}
+	return (r.Body == nil || r.Body == http.NoBody) && (r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil)
 }
 
 // CloseIdleConnections closes the connections that are not in use.
