@@ -297,6 +297,29 @@ func TestAWorkspaceWithManyKeysAndInvitationsIsDeleted(t *testing.T) {
 	}
 }
 
+func TestAWorkspaceWithManyMembersIsDeleted(t *testing.T) {
+	r := newOrgRig(t, "")
+	ann := r.login("ann")
+	ws := ann.WorkspaceID
+	for part := range 20 {
+		r.Update(func(tx *raftstore.Tx) error {
+			for n := range 100 {
+				u := &record.User{Meta: record.Meta{ID: "usr-" + strconv.Itoa(100*part+n)}, Email: strings.Repeat("x", 240) + "@example.com"}
+				u.Join(ws, record.RoleMember)
+				raftstore.Put(tx, record.Users, u)
+			}
+			return nil
+		})
+	}
+	if err := r.DeleteOrg(t.Context(), ann, ws); err != nil {
+		t.Fatal(err)
+	}
+	view := r.Leader().Store.View()
+	if _, there := raftstore.Get(view, record.Workspaces, ws); there || len(raftstore.Find(view, record.Users, "workspace", ws)) != 0 {
+		t.Error("the workspace, or a member of it, is there")
+	}
+}
+
 // An invitation is worth what who made it may still give.
 func TestAnInvitationNeedsWhoMadeIt(t *testing.T) {
 	r := newOrgRig(t, "")

@@ -283,7 +283,7 @@ func (s *Orgs) PatchOrg(ctx context.Context, c core.Caller, id string, in api.Pa
 func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
 	for more := true; more; {
 		err := s.core.Update(ctx, func(tx *raftstore.Tx) error {
-			w, _, err := acting(tx, c, id, core.Own)
+			w, me, err := acting(tx, c, id, core.Own)
 			if err != nil {
 				return err
 			}
@@ -296,6 +296,11 @@ func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
 			if more = drop(tx, raftstore.Find(tx, record.APIKeys, "workspace", id), raftstore.Find(tx, record.Invitations, "workspace", id)); more {
 				return nil
 			}
+			others := slices.DeleteFunc(raftstore.Find(tx, record.Users, "workspace", id), func(u *record.User) bool { return u.ID == me.ID })
+			if more = len(others) > membersAtOnce; more {
+				s.leave(tx, id, others[:membersAtOnce]) // the caller comes last, or could not go on
+				return nil
+			}
 			for _, e := range raftstore.Find(tx, record.WebhookEndpoints, "workspace", id) {
 				raftstore.Delete(tx, record.WebhookEndpoints, e.ID)
 			}
@@ -305,15 +310,7 @@ func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
 			for _, e := range raftstore.Find(tx, record.RepoEnvs, "workspace", id) {
 				raftstore.Delete(tx, record.RepoEnvs, e.ID)
 			}
-			used := s.used(tx, id)
-			for _, u := range raftstore.Find(tx, record.Users, "workspace", id) {
-				n := u.Clone()
-				if role, _ := u.RoleIn(id); role == record.RoleOwner {
-					s.disown(n, used)
-				}
-				n.Leave(id)
-				raftstore.Put(tx, record.Users, n)
-			}
+			s.leave(tx, id, append(others, me))
 			raftstore.Delete(tx, record.WorkspaceCreates, id)
 			raftstore.Delete(tx, record.Workspaces, id)
 			return nil
@@ -323,6 +320,23 @@ func (s *Orgs) DeleteOrg(ctx context.Context, c core.Caller, id string) error {
 		}
 	}
 	return nil
+}
+
+// membersAtOnce limits the members that leave a workspace in one transaction: a person's row
+// names all the workspaces that the person is in.
+const membersAtOnce = 100
+
+// leave ends the memberships of a workspace that is being deleted.
+func (s *Orgs) leave(tx *raftstore.Tx, id string, people []*record.User) {
+	used := s.used(tx, id)
+	for _, u := range people {
+		n := u.Clone()
+		if role, _ := u.RoleIn(id); role == record.RoleOwner {
+			s.disown(n, used)
+		}
+		n.Leave(id)
+		raftstore.Put(tx, record.Users, n)
+	}
 }
 
 // contents returns what a workspace still has, or "".
