@@ -205,6 +205,40 @@ func TestErrorsOfTheBrokerHaveAnSQLStateAndNoCode(t *testing.T) {
 	}
 }
 
+// What a guest says of an error counts against the memory of its workspace, if it is much.
+func TestALargeErrorOfTheBrokerIsAdmitted(t *testing.T) {
+	r := newRig(t)
+	held, full := int64(0), false
+	r.streams.admit = func(bytes int64) (func(), error) {
+		if full {
+			return nil, &apierror.Error{Code: apierror.ERateLimited, Message: "too much input at once"}
+		}
+		held += bytes
+		return func() { held = 0 }, nil
+	}
+	quoted := strings.Repeat("x", 1<<20)
+	for _, c := range []struct {
+		error  string
+		full   bool
+		status int
+	}{{quoted, false, 400}, {quoted, true, 429}, {"no", true, 400}} {
+		full = c.full
+		most := int64(0)
+		look := readerFunc(func([]byte) (int, error) { most = held; return 0, io.EOF })
+		body := io.MultiReader(strings.NewReader(`{"sqlstate":"23505","error":"`+c.error), look, strings.NewReader(`"}`))
+		r.broker.call = func(context.Context, string, string, http.Header, string) (*http.Response, error) {
+			return answered(400, "application/json", body)
+		}
+		w := r.call(http.MethodPost, proxy+"query", "token", "{}")
+		if w.Code != c.status || c.status == 400 && !strings.Contains(w.Body.String(), c.error) || held != 0 {
+			t.Errorf("an error of %d bytes: %d %.80s, %d bytes are held", len(c.error), w.Code, w.Body, held)
+		}
+		if large := c.error == quoted && !c.full; large != (most >= maxBrokerRefusal) {
+			t.Errorf("an error of %d bytes was read with %d bytes held", len(c.error), most)
+		}
+	}
+}
+
 // Every error below /proxy has an SQLSTATE, whoever refuses: clients tell them apart by it.
 func TestErrorsOfTheWayHaveAnSQLState(t *testing.T) {
 	limited := false

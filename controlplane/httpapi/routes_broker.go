@@ -115,13 +115,13 @@ func passToBroker(operation string, read func(*gin.Context) ([]byte, error)) fun
 			return err
 		}
 		defer resp.Body.Close()
-		return answerOfBroker(c, resp)
+		return a.answerOfBroker(c, resp)
 	}
 }
 
 // answerOfBroker passes on a guest's answer. Only its status, JSON and type are
 // trusted.
-func answerOfBroker(c *gin.Context, resp *http.Response) error {
+func (a *API) answerOfBroker(c *gin.Context, resp *http.Response) error {
 	kind := typeJSON
 	if resp.Header.Get("Content-Type") == typeNDJSON {
 		kind = typeNDJSON
@@ -135,14 +135,15 @@ func answerOfBroker(c *gin.Context, resp *http.Response) error {
 		c.Header("Retry-After", "1")
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
-		return refusalOfBroker(c, resp)
+		return a.refusalOfBroker(c, resp)
 	}
 	c.Header("Content-Type", kind)
 	return passOn(c, resp.StatusCode, resp.Body, kind == typeNDJSON)
 }
 
 // maxBrokerRefusal bounds what a guest may say of an error, in bytes: a replica has it in
-// memory. PostgreSQL may quote a value as long as the request.
+// memory, and one that is large counts as input. PostgreSQL may quote a value as long as the
+// request.
 const maxBrokerRefusal = 4 * maxJSONBody
 
 // sqlStates are the SQLSTATEs of errors that neither PostgreSQL nor its broker has said.
@@ -182,9 +183,19 @@ type brokerRefusal struct {
 // refusalOfBroker passes on a guest's error. What guests and hosts tell each other
 // beside it, as a code, is not the tenant's; a guest of an earlier version has no
 // SQLSTATE for what PostgreSQL did not say.
-func refusalOfBroker(c *gin.Context, resp *http.Response) error {
+func (a *API) refusalOfBroker(c *gin.Context, resp *http.Response) error {
 	var e brokerRefusal
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBrokerRefusal))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, freeInput))
+	if err == nil && len(raw) == freeInput {
+		release, admission := a.cfg.Inputs.AdmitInput(c.Request.Context(), callerOf(c), inputCopies*maxBrokerRefusal)
+		if admission != nil {
+			return admission
+		}
+		defer release()
+		var rest []byte
+		rest, err = io.ReadAll(io.LimitReader(resp.Body, maxBrokerRefusal-freeInput))
+		raw = append(raw, rest...)
+	}
 	if err == nil {
 		err = json.Unmarshal(raw, &e)
 	}
