@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -177,6 +178,39 @@ func TestPromote(t *testing.T) {
 			}
 			p.Settled(h)
 		})
+	}
+}
+
+// A whole tree is deleted, whatever its children have beside their boxes.
+func TestPromoteInALargeTree(t *testing.T) {
+	p := testplane.New(t, 1, nil)
+	metadata := []byte(`{"mine":"` + strings.Repeat("x", 20<<10) + `"}`)
+	ports := make([]record.SandboxPort, sandbox.MaxPorts)
+	for i := range ports {
+		ports[i] = record.SandboxPort{Port: 1000 + i, Label: strings.Repeat("\U0001F300", 63)}
+	}
+	for n := range fork.MaxFork {
+		p.Update(func(tx *raftstore.Tx) error {
+			testcluster.PutSandbox(tx, &record.Sandbox{
+				Meta: record.Meta{ID: fmt.Sprint("child-", n)}, WorkspaceID: "ws", Status: record.SandboxRunning, ForkTree: "tree", Metadata: metadata, Ports: ports,
+			})
+			return nil
+		})
+	}
+	flowID := flow.NewID()
+	err := p.LeaderNode().Store.Update(t.Context(), func(tx *raftstore.Tx) error {
+		chosen, _ := raftstore.Get(tx, record.Sandboxes, "child-0")
+		_, err := fork.BeginPromote(tx, flowID, chosen, true, "req")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Await(t, "the end of the siblings", func() bool {
+		return len(raftstore.Find(p.Leader().Store.View(), record.Sandboxes, "fork_tree", "tree")) == 1
+	})
+	if row, _ := p.Sandbox("child-0"); len(row.Ports) != len(ports) {
+		t.Errorf("the chosen one has %d ports", len(row.Ports))
 	}
 }
 

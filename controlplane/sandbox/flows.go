@@ -24,6 +24,7 @@ var Resource = &resource.Kind[*record.Sandbox]{
 	Delete: func(s *record.Sandbox) *record.Sandbox {
 		c := s.Clone()
 		c.Status = record.SandboxDeleting
+		c.Ports = nil // a transaction may delete sixteen, with metadata and ports of any length
 		return c
 	},
 	Drop: DeleteRow,
