@@ -1,6 +1,8 @@
 package githost_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +63,36 @@ func TestDeploymentsAtGitHub(t *testing.T) {
 		return len(raftstore.All(r.view(), record.GitReports)) == 0
 	})
 	r.deployments("in_progress success inactive", "in_progress failure")
+}
+
+// What ended while none led for longer than it is looked for is told of by the next leader,
+// also where it is more than is told at once.
+func TestWhatEndedLongAgoIsTold(t *testing.T) {
+	r := newRigOf(t, 3)
+	i := r.connect(caller, "acme", "shop")
+	const apps = 9
+	for n := range apps {
+		r.app("ws", fmt.Sprint("app-", n), r.github.URL+"/acme/shop", "main")
+	}
+	r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('1'), After: sha('2'), At: r.clock.Now()}))
+	r.deployments(slices.Repeat([]string{"in_progress"}, apps)...)
+	told := func(state string) func() bool {
+		return func() bool {
+			all := raftstore.All(r.view(), record.GitReports)
+			return len(all) == apps && !slices.ContainsFunc(all, func(g *record.GitReport) bool { return g.State != state })
+		}
+	}
+	testcluster.Await(t, "reports that they are under way", told("pending"))
+	r.Update(func(tx *raftstore.Tx) error {
+		for _, d := range raftstore.All(tx, record.Deployments) {
+			d = d.Clone()
+			d.Status, d.FinishedAt = record.DeploymentFailed, r.clock.Now().Add(-3*time.Hour)
+			raftstore.Put(tx, record.Deployments, d)
+		}
+		return nil
+	})
+	r.cutLeader()
+	testcluster.Await(t, "reports that they have failed", told("failure"))
 }
 
 // The permission for deployments was added later: an app that has not been given it sets

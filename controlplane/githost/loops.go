@@ -33,7 +33,7 @@ type keeper struct {
 	*loops.Term
 	g *GitHosts
 
-	reported bool                 // a pass has looked at all deployments; of the loop that reports
+	reported bool                 // a pass has looked at all deployments, and no old one was due; of the loop that reports
 	asked    map[string]time.Time // when the pull request of each preview was asked for, or first seen; of the loop that asks
 }
 

@@ -46,7 +46,7 @@ type due struct {
 
 // report begins to tell GitHub of each deployment whose status has changed.
 func (k *keeper) report(ctx context.Context) {
-	view, now := k.Store.View(), k.Clock()
+	view, now, old := k.Store.View(), k.Clock(), false
 	for _, d := range mayBeDue(view, now, !k.reported) {
 		r, known := raftstore.Get(view, record.GitReports, d.ID)
 		state := stateOf(d)
@@ -57,15 +57,16 @@ func (k *keeper) report(ctx context.Context) {
 			continue
 		}
 		if s, ok := k.g.dueOf(view, d); ok && (known || !s.superseded) {
+			old = old || d.Status.Ended() && now.Sub(d.FinishedAt) > reportAge
 			k.Begin(loops.Job{What: loopReports, Host: s.installation, ID: d.ID}, perInstallation, func() { k.tell(ctx, s) })
 		}
 	}
-	k.reported = true
+	k.reported = k.reported || !old // more may be due than are told at once
 }
 
 // mayBeDue are the deployments of which there may be something to tell: those under way,
 // those that have ended lately, and those that are to be told of again. Only the first
-// pass of a leader looks at all: while none led, any may have become too old for that.
+// passes of a leader look at all: while none led, any may have become too old for that.
 func mayBeDue(r raftstore.Reader, now time.Time, all bool) []*record.Deployment {
 	if all {
 		return raftstore.All(r, record.Deployments)
