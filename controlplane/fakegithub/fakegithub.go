@@ -136,6 +136,7 @@ func Start(clock func() time.Time) (g *GitHub, stop func()) {
 	mux.HandleFunc("POST /login/oauth/access_token", g.exchange)
 	mux.HandleFunc("GET /user", g.user)
 	mux.HandleFunc("GET /user/installations", g.userInstallations)
+	mux.HandleFunc("GET /user/installations/{id}/repositories", g.userRepositories)
 	mux.HandleFunc("GET /user/memberships/orgs/{org}", g.membership)
 	mux.HandleFunc("POST /repos/{owner}/{repo}/statuses/{sha}", g.setStatus)
 	mux.HandleFunc("GET /repos/{owner}/{repo}/deployments", g.listDeployments)
@@ -185,7 +186,8 @@ func (g *GitHub) Install(i Installation) *Installation {
 }
 
 // Person adds one who has an OAuth code, sees some installations, and owns some
-// organizations.
+// organizations. Of an installation in another's account a person can read all repositories;
+// who administers some (account/name among admins) can read these alone.
 func (g *GitHub) Person(code string, id int64, sees []int64, admins ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -56,6 +56,34 @@ func (g *GitHub) userInstallations(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{"total_count": len(list), "installations": list[from:min(from+perPage, len(list))]})
 }
 
+func (g *GitHub) userRepositories(w http.ResponseWriter, r *http.Request) {
+	p := g.whose(w, r)
+	if p == nil {
+		return
+	}
+	id, _ := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	i := g.installations[id]
+	if i == nil || !slices.Contains(p.sees, id) {
+		refuse(w, 404, "Not Found")
+		return
+	}
+	owner := p.id == i.AccountID || slices.Contains(p.admins, i.Account)
+	administers := func(name string) bool { return slices.Contains(p.admins, i.Account+"/"+name) }
+	list := []any{}
+	for at, name := range i.Repos {
+		if !owner && slices.ContainsFunc(i.Repos, administers) && !administers(name) {
+			continue
+		}
+		repo := g.repo(i, name, int64(9000+at))
+		repo["permissions"] = map[string]bool{"admin": owner || administers(name), "pull": true}
+		list = append(list, repo)
+	}
+	perPage, _ := strconv.Atoi(r.FormValue("per_page"))
+	page, _ := strconv.Atoi(r.FormValue("page"))
+	from := min((page-1)*perPage, len(list))
+	answer(w, 200, map[string]any{"total_count": len(list), "repositories": list[from:min(from+perPage, len(list))]})
+}
+
 func (g *GitHub) membership(w http.ResponseWriter, r *http.Request) {
 	p := g.whose(w, r)
 	if p == nil {

@@ -216,8 +216,12 @@ func (g *GitHosts) mayConnect(ctx context.Context, s state, i installation, code
 	if err != nil {
 		return err
 	}
-	theirs, err := g.sees(ctx, auth, i.ID)
-	if err == nil && theirs && !fresh {
+	seen, err := g.sees(ctx, auth, i.ID)
+	theirs := false
+	if err == nil && seen && fresh {
+		theirs, err = g.administers(ctx, auth, i.ID)
+	}
+	if err == nil && seen && !theirs {
 		theirs, err = g.owns(ctx, auth, i)
 	}
 	switch {
@@ -267,6 +271,48 @@ func (g *GitHosts) sees(ctx context.Context, auth string, id int64) (bool, error
 		}
 	}
 	return false, nil
+}
+
+// administers reports whether a person administers all repositories of an installation, as
+// whoever installs the app does. Of a new installation that is enough: an App without the
+// permission to read members cannot ask for more.
+func (g *GitHosts) administers(ctx context.Context, auth string, id int64) (bool, error) {
+	const perPage, maxPages = 100, 10
+	installationID := strconv.FormatInt(id, 10)
+	own, err := g.github.asInstallation(ctx, installationID, "", toList)
+	if err != nil {
+		return false, err
+	}
+	var all struct {
+		Total int `json:"total_count"`
+	}
+	if err := g.github.do(ctx, request{method: http.MethodGet, url: "/installation/repositories?per_page=1&page=1", auth: own, limit: installationID}, &all); err != nil {
+		return false, err
+	}
+	administered := 0
+	for page := 1; page <= maxPages; page++ {
+		var out struct { // those that the person can read
+			Repositories []struct {
+				Permissions struct {
+					Admin bool `json:"admin"`
+				} `json:"permissions"`
+			} `json:"repositories"`
+		}
+		at := fmt.Sprintf("/user/installations/%d/repositories?per_page=%d&page=%d", id, perPage, page)
+		if err := g.github.do(ctx, request{method: http.MethodGet, url: at, auth: auth}, &out); err != nil {
+			return false, err
+		}
+		for _, r := range out.Repositories {
+			if !r.Permissions.Admin {
+				return false, nil
+			}
+		}
+		administered += len(out.Repositories)
+		if len(out.Repositories) < perPage {
+			break
+		}
+	}
+	return administered > 0 && administered == all.Total, nil
 }
 
 // owns reports whether a person owns the account of an installation. Whoever can read one

@@ -243,13 +243,23 @@ func TestWhoConnectsMustOwn(t *testing.T) {
 	old := r.clock.Now().Add(-time.Hour)
 	org := r.github.Install(fakegithub.Installation{Account: "acme", Org: true, CreatedAt: old})
 	own := r.github.Install(fakegithub.Installation{Account: "ann", AccountID: 7, CreatedAt: old})
-	fresh := r.github.Install(fakegithub.Installation{Account: "new", Org: true})
+	repos := make([]string, 150) // two pages
+	for n := range repos {
+		repos[n] = fmt.Sprint("repo", n)
+	}
+	fresh := r.github.Install(fakegithub.Installation{Account: "new", Org: true, Repos: repos})
+	two := r.github.Install(fakegithub.Installation{Account: "two", Org: true, Repos: []string{"site", "plans"}})
+	empty := r.github.Install(fakegithub.Installation{Account: "empty", Org: true})
 	many := make([]int64, 150) // two pages
 	r.github.Person("nobody", 1, nil)
 	r.github.Person("reader", 2, []int64{org.ID})
 	r.github.Person("owner", 3, append(many, org.ID), "acme")
 	r.github.Person("ann", 7, []int64{own.ID})
-	r.github.Person("installer", 4, []int64{fresh.ID})
+	r.github.Person("installer", 4, []int64{fresh.ID}, "new")
+	r.github.Person("peeper", 5, []int64{fresh.ID})
+	r.github.Person("part", 6, []int64{two.ID}, "two/site")
+	r.github.Person("all", 8, []int64{two.ID}, "two/site", "two/plans")
+	r.github.Person("member", 9, []int64{empty.ID})
 	for _, c := range []struct {
 		name    string
 		i       *fakegithub.Installation
@@ -263,7 +273,11 @@ func TestWhoConnectsMustOwn(t *testing.T) {
 		{"who owns the organization", org, "owner", ""},
 		{"a code that was used", org, "owner", "invalid code"},
 		{"whose account it is", own, "ann", ""},
+		{"who can read what another has just installed", fresh, "peeper", "installation is not yours"},
 		{"who has just installed it", fresh, "installer", ""},
+		{"who administers a part of it", two, "part", "installation is not yours"},
+		{"who administers all of it", two, "all", ""},
+		{"who sees one without repositories", empty, "member", "installation is not yours"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := r.hosts().Callback(t.Context(), githost.Callback{InstallationID: fmt.Sprint(c.i.ID), State: r.state(caller), Code: c.code})
@@ -301,7 +315,7 @@ func TestALimitOfOnePersonIsNobodyElses(t *testing.T) {
 	})
 	theirs, mine := r.github.Install(fakegithub.Installation{Account: "theirs"}), r.github.Install(fakegithub.Installation{Account: "mine"})
 	r.github.Person("mallory", 1, []int64{theirs.ID})
-	r.github.Person("ann", 2, []int64{mine.ID})
+	r.github.Person("ann", 2, []int64{mine.ID}, "mine")
 	r.github.Break(func(w http.ResponseWriter, q *http.Request) bool {
 		if q.URL.Path != "/user/installations" {
 			return false
