@@ -218,11 +218,11 @@ func (g *GitHosts) mayConnect(ctx context.Context, s state, i installation, code
 	}
 	seen, err := g.sees(ctx, auth, i.ID)
 	theirs := false
-	if err == nil && seen && fresh {
-		theirs, err = g.administers(ctx, auth, i.ID)
-	}
-	if err == nil && seen && !theirs {
+	if err == nil && seen {
 		theirs, err = g.owns(ctx, auth, i)
+	}
+	if err == nil && seen && !theirs && fresh {
+		theirs, err = g.administers(ctx, auth, i.ID)
 	}
 	switch {
 	case err != nil:
