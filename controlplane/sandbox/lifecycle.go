@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,10 @@ func (s *Sandboxes) change(ctx context.Context, c core.Caller, id string, m Tran
 		return api.Sandbox{}, err
 	}
 	row, err = s.transitions.Do(hosts.WithRequestID(ctx, c.RequestID), row, m)
+	var illegal *IllegalError
+	if m == Hibernate && (err == nil || errors.As(err, &illegal) && illegal.Status == record.SandboxHibernated) {
+		err = cmp.Or(s.staysAsleep(ctx, id), err)
+	}
 	if err != nil {
 		return api.Sandbox{}, transitionError(err)
 	}

@@ -302,7 +302,7 @@ func (f *Flows) chooseNext(_ context.Context, run flow.Run) (flow.Commit, error)
 			return flow.Done(), nil
 		}
 		c := s.Clone()
-		c.Move, c.MoveTried = &record.Move{To: choice.HostID, Generation: generation}, generation
+		c.Move.To, c.Move.Generation, c.MoveTried = choice.HostID, generation, generation
 		raftstore.Put(tx, record.Sandboxes, c)
 		return flow.Goto(stepArrive, data), nil
 	}, nil
@@ -382,6 +382,7 @@ func (f *Flows) moved(run flow.Run, data move, box hostapi.Box) flow.Commit {
 			return flow.Goto(stepChoose, data), nil
 		}
 		c := s.Clone()
+		data.Awake = data.Awake && !s.Move.Asleep
 		c.HostID, c.Generation, c.Status, c.HostSeq = s.Move.To, s.Move.Generation, record.SandboxHibernated, box.Seq
 		c.Move, c.MoveTried, c.MoveError, c.Error, c.Unreachable = nil, 0, "", "", false
 		raftstore.Put(tx, record.Sandboxes, c)
@@ -439,6 +440,7 @@ func (f *Flows) stay(ctx context.Context, run flow.Run) (flow.Commit, error) {
 			return flow.Done(), nil
 		}
 		c := s.Clone()
+		data.Awake = data.Awake && !s.Move.Asleep
 		c.Move, c.MoveError = nil, data.Why
 		// An evacuation that has begun since this move tries the sandbox again, so nothing has failed in it yet.
 		if h, ok := raftstore.Get(tx, record.Hosts, data.From.HostID); ok && h.Evacuation != nil && !h.Evacuation.Began.Equal(data.Evacuation) {
@@ -492,6 +494,24 @@ func (f *Flows) settle(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		f.dropCapture(ctx, hostID, data.Capture)
 	}
 	return data.Term.restore(Resource.ID(run.Flow)), nil
+}
+
+// staysAsleep has a move that is under way not wake a sandbox, which its owner has
+// hibernated.
+func (s *Sandboxes) staysAsleep(ctx context.Context, id string) error {
+	if row, ok := raftstore.Get(s.core.Store.View(), record.Sandboxes, id); !ok || row.Move == nil {
+		return nil
+	}
+	return s.core.Store.Update(context.WithoutCancel(ctx), func(tx *raftstore.Tx) error {
+		row, ok := raftstore.Get(tx, record.Sandboxes, id)
+		if !ok || row.Move == nil {
+			return nil
+		}
+		c := row.Clone()
+		c.Move.Asleep = true
+		raftstore.Put(tx, record.Sandboxes, c)
+		return nil
+	})
 }
 
 func (f *Flows) dropCapture(ctx context.Context, hostID, id string) {

@@ -408,6 +408,43 @@ func TestAWakeWaitsForTheMove(t *testing.T) {
 	}
 }
 
+// What its owner has put to sleep sleeps on, although it ran when the move began.
+func TestASandboxThatIsHibernatedWhileItMovesStaysAsleep(t *testing.T) {
+	t.Parallel()
+	t.Run("before the move does", func(t *testing.T) {
+		t.Parallel()
+		var once sync.Once
+		begun, hibernated := make(chan struct{}), make(chan struct{})
+		release := sync.OnceFunc(func() { close(hibernated) })
+		defer release()
+		r := newMoveRig(t, 1, func(f *record.Flow, at flow.Point) error {
+			if f.Kind == "sandbox.move" && f.Step == "sleep" && at == flow.BeforeAct {
+				once.Do(func() { close(begun); <-hibernated })
+			}
+			return nil
+		})
+		id := r.running("h")
+		h2 := r.target("h2", 16<<10)
+		r.evacuate()
+		<-begun
+		if _, err := r.caller().Sandboxes.Hibernate(t.Context(), testplane.Caller, id); err != nil {
+			t.Fatal(err)
+		}
+		release()
+		r.on(id, h2, record.SandboxHibernated)
+	})
+	t.Run("after", func(t *testing.T) {
+		t.Parallel()
+		r, h2, id, release := held(t)
+		defer release()
+		if _, err := r.caller().Sandboxes.Hibernate(t.Context(), testplane.Caller, id); err == nil {
+			t.Fatal("it sleeps already")
+		}
+		release()
+		r.on(id, h2, record.SandboxHibernated)
+	})
+}
+
 func TestADeleteEndsAMove(t *testing.T) {
 	t.Parallel()
 	r, h2, id, release := held(t)

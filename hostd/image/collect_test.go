@@ -142,6 +142,37 @@ func TestCollectKeepsImagesOfNoBuildForHours(t *testing.T) {
 	}
 }
 
+// A template may be built anew while another one is built from it, for hours.
+func TestCollectKeepsWhatABuildIsMadeFrom(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	from := fakeBuild(t, s, "base", "one")
+	m, err := s.readManifest(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-2 * layerGrace)
+	if err := os.Chtimes(s.path(layersDir, m.Layers[0]), old, old); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := s.baseLayers(t.Context(), &Definition{Name: "app", From: "base"}, Options{}, newReporter("app", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := fakeBuildOf(t, s, "base", "two", 0)
+	age(t, s, from)
+	if err := s.collect(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.load(from); err == nil || second == from {
+		t.Fatal("the former build is kept")
+	}
+	for _, key := range keys {
+		if !s.haveLayer(key) {
+			t.Error("a layer that a build began with a moment ago is gone")
+		}
+	}
+}
+
 func TestUnfinishedWorkOfAKilledDaemonIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)

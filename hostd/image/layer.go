@@ -144,10 +144,7 @@ func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx cont
 	}
 	defer unlock()
 	if key := s.made(recipe).Layer; key != "" && s.haveLayer(key) {
-		// Collect keeps what was used a while ago. It may be another daemon's
-		// collection that has removed it just now: then the build fails.
-		now := time.Now()
-		_ = os.Chtimes(s.path(layersDir, key), now, now)
+		s.use(key)
 		return key, nil
 	}
 	if s.haveLayer(recipe) { // from when recipes were names
@@ -158,6 +155,13 @@ func (s *Store) ensureLayer(ctx context.Context, inputs any, build func(ctx cont
 		return "", err
 	}
 	return key, s.note(recipe, madeRecord{Layer: key})
+}
+
+// use notes that a build begins with a layer: Collect keeps what was used a while ago. It
+// may be another daemon's collection that has removed it just now: then the build fails.
+func (s *Store) use(key string) {
+	now := time.Now()
+	_ = os.Chtimes(s.path(layersDir, key), now, now)
 }
 
 func (s *Store) makeLayer(ctx context.Context, inputs any, build func(ctx context.Context, dir, image string) error) (string, error) {
@@ -192,6 +196,7 @@ func (s *Store) byContent(ctx context.Context, keys []string) ([]string, error) 
 			return nil, err
 		}
 		if out[i] = l.fileID.layerKey(); out[i] == key || s.haveLayer(out[i]) {
+			s.use(out[i])
 			continue
 		}
 		out[i], err = s.makeLayer(ctx, l.Inputs, func(_ context.Context, _, image string) error { return os.Link(s.layerPath(key), image) })

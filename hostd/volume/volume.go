@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -64,7 +65,10 @@ type Config struct {
 	// DiskFree returns the bytes free for an unprivileged user under a path;
 	// the default asks the kernel.
 	DiskFree func(path string) (int64, error)
-	Now      func() time.Time
+	// Used returns how many bytes of an image are written; the default looks at all
+	// pieces of it.
+	Used func(image string) int64
+	Now  func() time.Time
 }
 
 // Store has every volume of this host.
@@ -76,12 +80,15 @@ type Store struct {
 
 	mu      sync.Mutex
 	volumes map[string]*volume
+	looking chan struct{} // closed at the end of the look at all images that is under way; nil: none is
+	lookAt  time.Time     // not before
 }
 
 // volume is one that is complete.
 type volume struct {
 	info
 	attachedTo string // box
+	used       int64  // bytes, as was found last
 }
 
 // info is volume.json.
@@ -98,6 +105,9 @@ type info struct {
 func Open(cfg Config) (*Store, error) {
 	if cfg.DiskFree == nil {
 		cfg.DiskFree = diskFree
+	}
+	if cfg.Used == nil {
+		cfg.Used = usedBytes
 	}
 	if cfg.MakeRoom == nil {
 		cfg.MakeRoom = func(check func() (int64, error)) error { _, err := check(); return err }
@@ -246,19 +256,70 @@ func (s *Store) Promised() int64 {
 	return promised
 }
 
-// Volumes returns every volume, ordered by id.
+// Volumes returns every volume, ordered by id. Heartbeats wait for it, and a guest can have
+// its image in millions of pieces: what is written to the images is what was found last.
 func (s *Store) Volumes() []hostapi.Volume {
+	s.look()
 	s.mu.Lock()
 	out := make([]hostapi.Volume, 0, len(s.volumes))
 	for _, v := range s.volumes {
-		out = append(out, view(v))
+		shown := view(v)
+		shown.UsedBytes = v.used
+		out = append(out, shown)
 	}
 	s.mu.Unlock()
-	for i := range out {
-		out[i].UsedBytes = usedBytes(s.image(out[i].ID))
-	}
 	slices.SortFunc(out, func(a, b hostapi.Volume) int { return strings.Compare(a.ID, b.ID) })
 	return out
+}
+
+const (
+	// lookWait is how long a list waits for a look at the images. One that takes longer
+	// is not begun again before lookPause times as long.
+	lookWait  = 50 * time.Millisecond
+	lookPause = 20
+)
+
+// look finds how much is written to each image, unless that takes long.
+func (s *Store) look() {
+	s.mu.Lock()
+	if s.looking == nil && !time.Now().Before(s.lookAt) {
+		s.looking = make(chan struct{})
+		go s.lookOn(slices.Collect(maps.Keys(s.volumes)))
+	}
+	done := s.looking
+	s.mu.Unlock()
+	if done == nil {
+		return
+	}
+	wait := time.NewTimer(lookWait)
+	defer wait.Stop()
+	select {
+	case <-done:
+	case <-wait.C:
+	}
+}
+
+func (s *Store) lookOn(ids []string) {
+	began := time.Now()
+	for _, id := range ids {
+		s.found(id, s.cfg.Used(s.image(id)))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took := time.Since(began); took > lookWait {
+		s.lookAt = time.Now().Add(lookPause * took)
+	}
+	close(s.looking)
+	s.looking = nil
+}
+
+// found notes how much is written to an image.
+func (s *Store) found(id string, used int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.volumes[id]; v != nil {
+		v.used = used
+	}
 }
 
 // Volume returns one volume.
@@ -271,7 +332,8 @@ func (s *Store) Volume(id string) (hostapi.Volume, error) {
 	}
 	out := view(v)
 	s.mu.Unlock()
-	out.UsedBytes = usedBytes(s.image(id))
+	out.UsedBytes = s.cfg.Used(s.image(id))
+	s.found(id, out.UsedBytes)
 	return out, nil
 }
 

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -373,6 +375,34 @@ func TestUsedBytesFollowTheImage(t *testing.T) {
 	}
 	if !after.CreatedAt.Equal(time.Unix(1e9, 0)) {
 		t.Errorf("made at %s", after.CreatedAt)
+	}
+}
+
+// A look at an image in millions of pieces takes many seconds. No heartbeat waits for it.
+func TestNobodyWaitsForALookThatTakesLong(t *testing.T) {
+	release := make(chan struct{})
+	var looks atomic.Int32
+	s := open(t, t.TempDir(), func(c *Config) {
+		c.Used = func(string) int64 {
+			if looks.Add(1) == 1 { // what is made
+				return 1
+			}
+			<-release
+			return 2
+		}
+	})
+	put(t, s, id, MinSizeMB)
+	for range 3 {
+		if got := s.Volumes(); len(got) != 1 || got[0].UsedBytes != 1 {
+			t.Errorf("while it is looked: %+v", got)
+		}
+	}
+	if n := looks.Load(); n > 2 {
+		t.Errorf("%d looks at once", n-1)
+	}
+	close(release)
+	for s.Volumes()[0].UsedBytes != 2 {
+		runtime.Gosched()
 	}
 }
 

@@ -122,6 +122,22 @@ func TestTooManySessions(t *testing.T) {
 	router.open(t, known).ready()
 }
 
+// A guest that its tenant has taken over may say anything. What it says takes no place
+// of others for good.
+func TestAServerThatSaysTwiceThatALoginIsRight(t *testing.T) {
+	s := newFakeServer(t)
+	s.before = []pgproto3.BackendMessage{&pgproto3.AuthenticationOk{}}
+	router := serve(t, Config{}, only(s))
+	c := router.open(t, known)
+	for err, ready := error(nil), false; err == nil && !ready; {
+		var m pgproto3.BackendMessage
+		m, err = c.Receive()
+		_, ready = m.(*pgproto3.ReadyForQuery)
+	}
+	c.Close()
+	eventually(t, "the place is free", func() bool { return router.Stats() == Stats{} })
+}
+
 // Two that were let in at once may find one place at the end of their logins.
 func TestTooManySessionsAtTheEndOfALogin(t *testing.T) {
 	s := asleep(t)

@@ -107,6 +107,9 @@ func (r *relay) rewrite(out []byte, kind byte, body []byte) ([]byte, error) {
 // authenticated takes the client off the bound of those that are not logged in
 // and under that of those that are.
 func (r *relay) authenticated() error {
+	if r.loggedIn {
+		return fmt.Errorf("%w: a second AuthenticationOk", errNotOurs)
+	}
 	if !r.router.takeSession() {
 		return refuse(codeTooManyConnections, messageTooMany)
 	}

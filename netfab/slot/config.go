@@ -140,10 +140,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.CIDR.Contains(GuestAddr) {
 		return c, fmt.Errorf("slot cidr %s holds the guests' own address %s", c.CIDR, GuestAddr)
 	}
-	room := maxSlots
-	if bits := 31 - c.CIDR.Bits(); bits < 17 {
-		room = min(room, 1<<bits)
-	}
+	room := c.room()
 	if c.Count == 0 {
 		c.Count = room
 	}
@@ -194,6 +191,14 @@ func (c Config) withDefaults() (Config, error) {
 		c.StateDir = DefaultStateDir
 	}
 	return c, nil
+}
+
+// room is how many slots fit in the prefix.
+func (c Config) room() int {
+	if bits := 31 - c.CIDR.Bits(); bits < 17 {
+		return min(maxSlots, 1<<bits)
+	}
+	return maxSlots
 }
 
 func (c Config) policy(controlPlane []netip.Prefix) nft.Policy {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -42,6 +43,25 @@ func TestEnsureIsIdempotentAndListsFromTheKernel(t *testing.T) {
 	if _, err := f.Ensure(t.Context(), -1); !errors.Is(err, ErrNoSuchSlot) {
 		t.Errorf("slot -1: %v", err)
 	}
+}
+
+// A host that is told to have fewer slots keeps the guests that it has.
+func TestASlotFromWhenThereWereMore(t *testing.T) {
+	f := newFabric(t)
+	guestd(t, newGuest(t, ensure(t, f, 7)))
+	fewer, err := NewFabric(Config{Host: "h1", CIDR: testCIDR, Count: 3, ControlPlane: prefixes(controlAddr + "/32")}, slog.New(slog.DiscardHandler))
+	check(t, err)
+	defer fewer.Close()
+	check(t, roundTrip(t.Context(), fewer, 7))
+	if _, err := fewer.Traffic(t.Context(), 7); err != nil {
+		t.Error(err)
+	}
+	names, err := fewer.Names(7)
+	check(t, err)
+	check(t, names.Close())
+	check(t, fewer.EnsureHost(t.Context()))
+	ensure(t, fewer, 7)
+	check(t, roundTrip(t.Context(), fewer, 7))
 }
 
 func wantList(t testing.TB, f *Fabric, want ...int) {

@@ -16,7 +16,7 @@ import (
 
 // Errors that callers branch on.
 var (
-	// ErrNoSuchSlot: the number is outside of 0 to Count-1.
+	// ErrNoSuchSlot: the prefix has no addresses for a slot of this number.
 	ErrNoSuchSlot = errors.New("no such slot")
 	// ErrInUse: a process still has the slot's tap open.
 	ErrInUse = errors.New("slot is in use")
@@ -104,9 +104,11 @@ func (f *Fabric) nsPath(n int) string {
 	return filepath.Join(f.cfg.NetNSDir, f.cfg.nsName(n))
 }
 
+// check refuses a number that has no addresses. One past Count has: it may be the slot
+// of a guest from when there were more.
 func (f *Fabric) check(n int) error {
-	if n < 0 || n >= f.cfg.Count {
-		return fmt.Errorf("slot %d of %d: %w", n, f.cfg.Count, ErrNoSuchSlot)
+	if room := f.cfg.room(); n < 0 || n >= room {
+		return fmt.Errorf("slot %d of %d: %w", n, room, ErrNoSuchSlot)
 	}
 	return nil
 }

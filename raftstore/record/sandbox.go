@@ -119,6 +119,9 @@ type HostLoss struct {
 type Move struct {
 	To         string `json:"to,omitempty"` // a host; empty until one is chosen
 	Generation uint64 `json:"generation,omitempty"`
+	// Asleep says that its owner has hibernated it since the move began, so that it is not
+	// woken at the end.
+	Asleep bool `json:"asleep,omitempty"`
 }
 
 // SandboxExpiry is a time as the index "expires" has it.
