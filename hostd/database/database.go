@@ -60,6 +60,7 @@ type Databases struct {
 	cfg     Config
 	backups turns
 	wal     turns
+	ahead   turns
 	work    *background.Group
 
 	syncing sync.Mutex // who begins and ends agents
@@ -82,7 +83,7 @@ func New(cfg Config) *Databases {
 	if cfg.Now == nil {
 		cfg.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Databases{cfg: cfg, backups: make(turns, backupsAtOnce), wal: make(turns, walAtOnce), work: background.New(), dbs: map[string]*database{}}
+	return &Databases{cfg: cfg, backups: make(turns, backupsAtOnce), wal: make(turns, walAtOnce), ahead: make(turns, aheadAtOnce), work: background.New(), dbs: map[string]*database{}}
 }
 
 // Run keeps an agent at each database that runs, until ctx ends. It returns when all
