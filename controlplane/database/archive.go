@@ -168,6 +168,9 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 			out.FirstRestorable = api.NewTime(info.FirstRestorable)
 		}
 		if !info.LastRestorable.IsZero() || info.LastLSN != "" {
+			if info.LastRestorable.IsZero() { // until its first base backup, what can be restored is in the earlier ones
+				info.LastRestorable = last.LastRestorable
+			}
 			last = info
 		}
 	}

@@ -481,6 +481,19 @@ func TestTheFirstMomentIsWithinTheRetention(t *testing.T) {
 	}
 }
 
+// After a failover, until the next base backup, the moments before it can be restored.
+func TestTheLastMomentAfterAFailover(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	last := time.Now().Add(-10 * time.Minute).UTC().Truncate(time.Millisecond)
+	r.had(d.ID, []archive{{"0", last.Add(-time.Hour), last}})
+	r.archives.Fill(d.ID+"/1", time.Time{}, time.Time{}, "0/7000000") // WAL alone
+	a, err := r.databases().Archive(t.Context(), caller, d.ID)
+	if err != nil || a.LastRestorable == nil || !a.LastRestorable.Equal(last) || a.LastArchivedLSN == nil || *a.LastArchivedLSN != "0/7000000" {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 // A host's report of an archive reaches the row, and clients.
 func TestArchiveFacts(t *testing.T) {
 	r := newRig(t, 1, 1, nil)
