@@ -168,6 +168,9 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 			out.FirstRestorable = api.NewTime(info.FirstRestorable)
 		}
 		if !info.LastRestorable.IsZero() || info.LastLSN != "" {
+			if info.LastRestorable.IsZero() { // until its first base backup, what can be restored is in the earlier ones
+				info.LastRestorable = last.LastRestorable
+			}
 			last = info
 		}
 	}
@@ -191,6 +194,10 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 	box := standing.box
 	asleep := box != nil && box.Status == record.SandboxHibernated && box.Move == nil && !standing.paused
 	out.LagSeconds = lagSeconds(status, asleep, fact, last.LastRestorable, s.core.Clock())
+	// The base backup that is kept for the oldest moment is older than that.
+	if kept := s.core.Clock().Add(-s.cfg.Retention); out.FirstRestorable != nil && out.FirstRestorable.Before(kept) && last.LastRestorable.After(kept) {
+		out.FirstRestorable = api.NewTime(kept)
+	}
 	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)
 	return out, nil
 }

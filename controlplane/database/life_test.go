@@ -468,6 +468,32 @@ func TestADatabaseThatIsGoneFromItsHost(t *testing.T) {
 	r.settled(0)
 }
 
+// What is older than all that is kept is not told to be restorable, although a base backup
+// of then is still there.
+func TestTheFirstMomentIsWithinTheRetention(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	last := time.Now().UTC()
+	r.archived(d.ID, last.Add(-8*24*time.Hour), last)
+	a, err := r.databases().Archive(t.Context(), caller, d.ID)
+	if err != nil || a.FirstRestorable == nil || a.FirstRestorable.Before(last.Add(-7*24*time.Hour)) {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// After a failover, until the next base backup, the moments before it can be restored.
+func TestTheLastMomentAfterAFailover(t *testing.T) {
+	r := newRig(t, 1, 1, nil)
+	d := r.running()
+	last := time.Now().Add(-10 * time.Minute).UTC().Truncate(time.Millisecond)
+	r.had(d.ID, []archive{{"0", last.Add(-time.Hour), last}})
+	r.archives.Fill(d.ID+"/1", time.Time{}, time.Time{}, "0/7000000") // WAL alone
+	a, err := r.databases().Archive(t.Context(), caller, d.ID)
+	if err != nil || a.LastRestorable == nil || !a.LastRestorable.Equal(last) || a.LastArchivedLSN == nil || *a.LastArchivedLSN != "0/7000000" {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 // A host's report of an archive reaches the row, and clients.
 func TestArchiveFacts(t *testing.T) {
 	r := newRig(t, 1, 1, nil)

@@ -34,6 +34,7 @@ type agent struct {
 	cfg     *Config
 	backups turns // of the host
 	wal     turns // of the host
+	ahead   turns // of the host
 	id      string
 	diskMB  int
 	run     <-chan struct{} // of the VMM; the agent's name
@@ -62,7 +63,7 @@ type agent struct {
 func (d *Databases) begin(b box.DatabaseBox, db *database, last *agent) *agent {
 	ctx, cancel := context.WithCancel(d.work.Life())
 	a := &agent{
-		cfg: &d.cfg, backups: d.backups, wal: d.wal, id: b.ID, diskMB: b.DiskMB, run: b.Run, db: db, began: d.cfg.Now(), asked: make(chan struct{}, 1),
+		cfg: &d.cfg, backups: d.backups, wal: d.wal, ahead: d.ahead, id: b.ID, diskMB: b.DiskMB, run: b.Run, db: db, began: d.cfg.Now(), asked: make(chan struct{}, 1),
 		cancel: cancel, done: make(chan struct{}), changed: make(chan struct{}),
 		tuned: make(chan struct{}),
 	}

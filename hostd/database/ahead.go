@@ -8,8 +8,13 @@ import (
 	"github.com/berth-cloud/berth/hostd/pgarchive"
 )
 
-// aheadBy is how many WAL segments are read before recovery asks for them.
-const aheadBy = 3
+// aheadBy is how many WAL segments are read before recovery asks for them, and aheadAtOnce
+// how many of those a host has for all of its restores: each is in memory whole. A restore
+// that finds no room for one reads it when it is asked for.
+const (
+	aheadBy     = 3
+	aheadAtOnce = 16
+)
 
 // ahead reads the WAL of an archive, and the next segments in advance.
 type ahead struct {
@@ -19,6 +24,7 @@ type ahead struct {
 	reading sync.WaitGroup
 	files   map[string]*aheadFile // used by one goroutine
 	turns   chan struct{}         // capacity aheadBy: a guest may ask for anything, in any order
+	room    turns                 // of the host
 }
 
 type aheadFile struct {
@@ -29,8 +35,8 @@ type aheadFile struct {
 	err     error
 }
 
-func newAhead(ctx context.Context, archive *pgarchive.Archive) *ahead {
-	h := &ahead{archive: archive, files: map[string]*aheadFile{}, turns: make(chan struct{}, aheadBy)}
+func newAhead(ctx context.Context, archive *pgarchive.Archive, room turns) *ahead {
+	h := &ahead{archive: archive, files: map[string]*aheadFile{}, turns: make(chan struct{}, aheadBy), room: room}
 	h.life, h.cancel = context.WithCancel(ctx)
 	return h
 }
@@ -51,6 +57,7 @@ func (h *ahead) get(ctx context.Context, name string) (content []byte, sum strin
 		h.prepare(name, w)
 	}
 	if f != nil {
+		defer f.forget()
 		select {
 		case <-f.done:
 		case <-ctx.Done():
@@ -75,6 +82,9 @@ func (h *ahead) prepare(wanted string, w pgapi.WALName) {
 		if f == nil {
 			f = h.read(name)
 		}
+		if f == nil {
+			break
+		}
 		next[name] = f
 	}
 	for name, f := range h.files {
@@ -85,20 +95,33 @@ func (h *ahead) prepare(wanted string, w pgapi.WALName) {
 	h.files = next
 }
 
+// read begins to read a file, which has its room until it is forgotten; nil: there is none.
 func (h *ahead) read(name string) *aheadFile {
-	ctx, cancel := context.WithTimeout(h.life, fetchLimit)
-	f := &aheadFile{forget: cancel, done: make(chan struct{})}
+	select {
+	case h.room <- struct{}{}:
+	default:
+		return nil
+	}
+	life, forget := context.WithCancel(h.life)
+	f := &aheadFile{forget: forget, done: make(chan struct{})}
 	h.reading.Go(func() {
-		defer close(f.done)
-		defer cancel()
-		select {
-		case h.turns <- struct{}{}:
-			defer func() { <-h.turns }()
-		case <-ctx.Done():
-			f.err = context.Cause(ctx)
-			return
-		}
-		f.content, f.sum, f.err = h.archive.WAL(ctx, name)
+		defer func() { <-h.room }()
+		h.fill(life, f, name)
+		<-life.Done()
 	})
 	return f
+}
+
+func (h *ahead) fill(ctx context.Context, f *aheadFile, name string) {
+	defer close(f.done)
+	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
+	defer cancel()
+	select {
+	case h.turns <- struct{}{}:
+		defer func() { <-h.turns }()
+	case <-ctx.Done():
+		f.err = context.Cause(ctx)
+		return
+	}
+	f.content, f.sum, f.err = h.archive.WAL(ctx, name)
 }

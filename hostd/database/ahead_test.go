@@ -43,7 +43,7 @@ func TestReadingAheadOfAGuestThatJumps(t *testing.T) {
 		slow := &held{Bucket: b, release: make(chan struct{})}
 		a, err := pgarchive.New(slow).Open(archive(one))
 		must(t, err)
-		files := newAhead(t.Context(), a)
+		files := newAhead(t.Context(), a, make(turns, aheadAtOnce))
 		for i := range uint64(20) {
 			if _, _, err := files.get(t.Context(), pgapi.SegmentName(1, 16*i)); !errors.Is(err, pgarchive.ErrNotArchived) {
 				t.Fatal(err)
@@ -54,6 +54,47 @@ func TestReadingAheadOfAGuestThatJumps(t *testing.T) {
 		files.close()
 		if n := slow.most.Load(); n != aheadBy {
 			t.Errorf("%d files were read at once, want %d at most", n, aheadBy)
+		}
+	})
+}
+
+// However many databases a host restores, it has so many segments in advance, which count
+// until they are asked for. The other restores go on without.
+func TestManyRestoresReadLittleAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := bucket.Open(t.Context(), &url.URL{Scheme: "file", Path: t.TempDir()})
+		must(t, err)
+		slow := &held{Bucket: b, release: make(chan struct{})}
+		a, err := pgarchive.New(slow).Open(archive(one))
+		must(t, err)
+		room := make(turns, aheadAtOnce)
+		var all []*ahead
+		for range 2 * aheadAtOnce {
+			files := newAhead(t.Context(), a, room)
+			all = append(all, files)
+			if _, _, err := files.get(t.Context(), pgapi.SegmentName(1, 16)); !errors.Is(err, pgarchive.ErrNotArchived) {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := slow.most.Load(); n != aheadAtOnce {
+			t.Errorf("%d files were read at once, want %d", n, aheadAtOnce)
+		}
+		close(slow.release)
+		synctest.Wait()
+		if n := len(room); n != aheadAtOnce {
+			t.Errorf("%d files are in memory, and %d count", aheadAtOnce, n)
+		}
+		for i, files := range all[:2] {
+			if _, _, err := files.get(t.Context(), pgapi.SegmentName(1, 17)); !errors.Is(err, pgarchive.ErrNotArchived) {
+				t.Errorf("restore %d: %v", i, err)
+			}
+		}
+		for _, files := range all {
+			files.close()
+		}
+		if n := len(room); n != 0 {
+			t.Errorf("%d files count that are forgotten", n)
 		}
 	})
 }

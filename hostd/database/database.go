@@ -60,6 +60,7 @@ type Databases struct {
 	cfg     Config
 	backups turns
 	wal     turns
+	ahead   turns
 	work    *background.Group
 
 	syncing sync.Mutex // who begins and ends agents
@@ -82,7 +83,7 @@ func New(cfg Config) *Databases {
 	if cfg.Now == nil {
 		cfg.Now = func() time.Time { return time.Now().UTC() }
 	}
-	return &Databases{cfg: cfg, backups: make(turns, backupsAtOnce), wal: make(turns, walAtOnce), work: background.New(), dbs: map[string]*database{}}
+	return &Databases{cfg: cfg, backups: make(turns, backupsAtOnce), wal: make(turns, walAtOnce), ahead: make(turns, aheadAtOnce), work: background.New(), dbs: map[string]*database{}}
 }
 
 // Run keeps an agent at each database that runs, until ctx ends. It returns when all
@@ -242,7 +243,7 @@ func (d *Databases) Get(ctx context.Context, id string) (hostapi.DatabaseState, 
 }
 
 // SetCredentials puts the tenant's credentials into force, and proves them by a log-in.
-// It goes on when ctx ends.
+// Once the guest is asked it goes on when ctx ends.
 func (d *Databases) SetCredentials(ctx context.Context, id string, c pgapi.Credentials) (pgapi.CredentialsApplied, error) {
 	a, err := d.running(id)
 	if err != nil {
@@ -251,16 +252,19 @@ func (d *Databases) SetCredentials(ctx context.Context, id string, c pgapi.Crede
 	if !a.restored() {
 		return pgapi.CredentialsApplied{}, errRestoring
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), credentialsLimit)
+	// Whoever gave these up may have others set by the time that PostgreSQL is tuned.
+	wait, cancel := context.WithTimeout(ctx, credentialsLimit)
 	defer cancel()
 	select {
 	case <-a.tuned:
 	case <-a.done:
 		return pgapi.CredentialsApplied{}, hosterr.ErrNotRunning
-	case <-ctx.Done():
+	case <-wait.Done():
 		return pgapi.CredentialsApplied{}, &reason{hosterr.ErrDatabaseUnready, errors.New("PostgreSQL is not tuned yet")}
 	}
-	applied, err := a.client.Credentials(ctx, c)
+	applied, err := within(context.WithoutCancel(ctx), credentialsLimit, func(ctx context.Context) (pgapi.CredentialsApplied, error) {
+		return a.client.Credentials(ctx, c)
+	})
 	boundTenant(&applied.Tenant)
 	if err == nil {
 		a.mu.Lock()

@@ -224,7 +224,7 @@ func lost(err error) error {
 
 // feed brings recovery what it asks for, until it asks no more.
 func (a *agent) feed(ctx context.Context) error {
-	files := newAhead(ctx, a.db.source)
+	files := newAhead(ctx, a.db.source, a.ahead)
 	defer files.close()
 	for {
 		name, asked, err := a.nextFetch(ctx)

@@ -2,18 +2,22 @@ package database
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-cloud/berth/guest/pgapi"
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/hostapi"
+	"github.com/berth-cloud/berth/hostd/hosterr"
 )
 
 // seen is an agent whose guest has answered, without a guest.
@@ -221,4 +225,31 @@ func TestNothingBehindAGapIsRestorable(t *testing.T) {
 	if !f.damaged.After(found) {
 		t.Error("another gap is not found")
 	}
+}
+
+// Credentials that were given up before PostgreSQL was tuned are not set later: others may
+// have been set meanwhile.
+func TestCredentialsThatWereGivenUpAreNotSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		run := make(chan struct{})
+		b := &boxes{list: map[string]*fakeBox{idA: {DatabaseBox: box.DatabaseBox{ID: idA, Spec: &hostapi.DatabaseSpec{}, Run: run}}}}
+		a := seen(time.Now(), b, pgapi.Status{})
+		a.run, a.tuned, a.done = run, make(chan struct{}), make(chan struct{})
+		asked := 0
+		a.client = pgapi.NewClient(func(context.Context) (net.Conn, error) {
+			asked++
+			return nil, errNoGuest
+		})
+		d := &Databases{cfg: *a.cfg, dbs: map[string]*database{idA: {agent: a}}}
+		ctx, giveUp := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- second(d.SetCredentials(ctx, idA, app)) }()
+		synctest.Wait()
+		giveUp()
+		synctest.Wait()
+		close(a.tuned)
+		if err := <-ended; !errors.Is(err, hosterr.ErrDatabaseUnready) || asked > 0 {
+			t.Errorf("%v, and the guest was asked %d times", err, asked)
+		}
+	})
 }

@@ -55,8 +55,10 @@ func (m *manifest) base() hostapi.BaseBackup {
 	}
 }
 
-// check reads what the manifest says of positions.
+// check reads what the manifest says of positions. Clients are told of the moment that it
+// was finished in milliseconds, and may ask for that one: it is the next whole one.
 func (m *manifest) check() error {
+	m.FinishedAt = m.FinishedAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 	start, err1 := pgapi.ParseLSN(m.StartLSN)
 	stop, err2 := pgapi.ParseLSN(m.StopLSN)
 	if err := errors.Join(err1, err2); err != nil {

@@ -221,3 +221,18 @@ func change(t testing.TB, path string, f func([]byte) []byte) {
 		t.Fatal(err)
 	}
 }
+
+// Clients are told of moments in milliseconds. The first that can be restored, as they are
+// told it, can be.
+func TestTheFirstMomentThatIsTold(t *testing.T) {
+	a := built(t, 3, 4, 5)
+	finished := at(4).Add(123456 * time.Nanosecond)
+	backup(t, a, "b1", 3, 4, finished, []byte("x"))
+	first := a.must(t).FirstRestorable
+	if first.Before(finished) {
+		t.Errorf("%s is before the base backup's end, %s", first, finished)
+	}
+	if b, err := a.Choose(t.Context(), ptr(first.Truncate(time.Millisecond))); err != nil || b.ID != "b1" {
+		t.Errorf("%q, %v", b.ID, err)
+	}
+}
