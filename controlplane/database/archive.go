@@ -194,8 +194,9 @@ func (s *Databases) Archive(ctx context.Context, c core.Caller, id string) (api.
 	box := standing.box
 	asleep := box != nil && box.Status == record.SandboxHibernated && box.Move == nil && !standing.paused
 	out.LagSeconds = lagSeconds(status, asleep, fact, last.LastRestorable, s.core.Clock())
-	// The base backup that is kept for the oldest moment is older than that.
-	if kept := s.core.Clock().Add(-s.cfg.Retention); out.FirstRestorable != nil && out.FirstRestorable.Before(kept) && last.LastRestorable.After(kept) {
+	// The base backup that is kept for the oldest moment is older than that. A minute later a
+	// clone as of the moment that is told is not refused yet.
+	if kept := s.core.Clock().Add(time.Minute - s.cfg.Retention); out.FirstRestorable != nil && out.FirstRestorable.Before(kept) && last.LastRestorable.After(kept) {
 		out.FirstRestorable = api.NewTime(kept)
 	}
 	out.LastRestorable, out.LastArchivedLSN = api.NewTime(last.LastRestorable), core.OrNull(last.LastLSN)
