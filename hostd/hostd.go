@@ -249,7 +249,7 @@ func (d *Daemon) assemble(engine *engine, databaseCA []byte, overheadMB int) (er
 		Fence: func(ctx context.Context) { d.boxes.Fence(ctx, "its host was without the control plane for a lease") },
 	})
 	d.replies = heartbeat.NewReplies(heartbeat.RepliesConfig{
-		Ledger: d.ledger, Renew: d.lease.Renew, Peers: d.peers, PeersFile: filepath.Join(d.cfg.PKIDir, filePeers),
+		Ledger: d.ledger, Renew: d.lease.Renew, PeersFile: filepath.Join(d.cfg.PKIDir, filePeers),
 		MovedTo: func(peers []string) { d.delivery.SetPeers(peers); d.replicas.moved(peers) }, Log: d.log,
 	})
 	config := server.Config{

@@ -20,8 +20,7 @@ type RepliesConfig struct {
 	// Renew is told of the lease that a reply brings, and when its heartbeat was
 	// sent.
 	Renew func(sent, lease time.Duration)
-	// Peers are those that are in PeersFile, one a line; MovedTo is told of others.
-	Peers     []string
+	// PeersFile has the replicas, one a line. MovedTo is told of the first, and of others.
 	PeersFile string
 	MovedTo   func(peers []string)
 	Log       *slog.Logger
@@ -32,7 +31,7 @@ type RepliesConfig struct {
 type Replies struct {
 	cfg     RepliesConfig
 	pending chan hostapi.HeartbeatReply // capacity 1: the last one that was not written down yet
-	peers   []string                    // in the file; of Run alone
+	peers   []string                    // in the file, once it was written; of Run alone
 
 	mu       sync.Mutex
 	replicas []string // who may call, as the leader said last; none: every replica
@@ -41,7 +40,7 @@ type Replies struct {
 
 // NewReplies returns what has heard of no leader yet.
 func NewReplies(cfg RepliesConfig) *Replies {
-	return &Replies{cfg: cfg, pending: make(chan hostapi.HeartbeatReply, 1), peers: cfg.Peers}
+	return &Replies{cfg: cfg, pending: make(chan hostapi.HeartbeatReply, 1)}
 }
 
 // Take takes a reply in to a heartbeat that was sent at a time. One of who is
@@ -105,10 +104,10 @@ func (r *Replies) write(reply hostapi.HeartbeatReply) {
 	if len(reply.Peers) == 0 || slices.Equal(reply.Peers, r.peers) {
 		return
 	}
+	r.cfg.MovedTo(reply.Peers)
 	if err := atomicfile.Write(r.cfg.PeersFile, []byte(strings.Join(reply.Peers, "\n")+"\n"), 0o600); err != nil {
 		r.cfg.Log.Warn("the replicas' addresses are not on disk", "error", err)
 		return
 	}
 	r.peers = reply.Peers
-	r.cfg.MovedTo(reply.Peers)
 }

@@ -1,11 +1,43 @@
 package heartbeat
 
 import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-cloud/berth/hostd/hostapi"
 )
+
+// It may be older than BERTH_PEERS, by which the daemon has found the leader, and certificates
+// are renewed at the replicas that it names.
+func TestTheFileOfPeersIsWrittenWhateverItSaidAtTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "peers")
+	if err := os.WriteFile(file, []byte("a:1\nb:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := NewReplies(RepliesConfig{
+		Renew: func(time.Duration, time.Duration) {}, PeersFile: file, Log: slog.New(slog.DiscardHandler),
+		MovedTo: func([]string) { cancel() },
+	})
+	want := []string{"d:1", "e:1"}
+	if err := r.Take(hostapi.HeartbeatReply{Peers: want}, 0); err != nil {
+		t.Fatal(err)
+	}
+	timeout := time.AfterFunc(10*time.Second, cancel)
+	defer timeout.Stop()
+	r.Run(ctx) // which ends after the write: MovedTo comes before it
+	got, err := os.ReadFile(file)
+	if err != nil || !slices.Equal(strings.Fields(string(got)), want) {
+		t.Errorf("the file says %q, %v; want %v", got, err, want)
+	}
+}
 
 // A replica that was removed has its certificate still.
 func TestWhoMayCallIsWhomTheLeaderNamedLast(t *testing.T) {
@@ -20,6 +52,24 @@ func TestWhoMayCallIsWhomTheLeaderNamedLast(t *testing.T) {
 		if got := r.IsMember("r3"); got != step.may {
 			t.Errorf("when the leader names %v: %t", step.named, got)
 		}
+	}
+}
+
+// A full disk must not keep guests from being kept from a new replica.
+func TestReplicasThatMovedCountWithoutADisk(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var moved []string
+	r := NewReplies(RepliesConfig{
+		Renew: func(time.Duration, time.Duration) {}, PeersFile: filepath.Join(t.TempDir(), "none", "peers"), Log: slog.New(slog.DiscardHandler),
+		MovedTo: func(peers []string) { moved = peers; cancel() },
+	})
+	if err := r.Take(hostapi.HeartbeatReply{Peers: []string{"d:1"}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.Run(ctx)
+	if !slices.Equal(moved, []string{"d:1"}) {
+		t.Errorf("moved to %v", moved)
 	}
 }
 
