@@ -17,6 +17,7 @@ import (
 	"github.com/berth-cloud/berth/hostd/box"
 	"github.com/berth-cloud/berth/hostd/image"
 	"github.com/berth-cloud/berth/hostd/image/oci"
+	"github.com/berth-cloud/berth/netfab/slot"
 	"github.com/berth-cloud/berth/sdnotify"
 	"github.com/berth-cloud/berth/vmm"
 )
@@ -113,6 +114,7 @@ const (
 	maxExecs         = 64
 	outputBudget     = 256 << 20
 	defaultSlots     = 1000
+	maxUID           = 1<<32 - 2 // the one above means no user
 )
 
 var validHostID = regexp.MustCompile(`^[a-z0-9]{1,8}$`)
@@ -195,6 +197,9 @@ func (c *Config) checkAddresses() error {
 	if err != nil || !cidr.Addr().Is4() {
 		return fmt.Errorf("BERTH_SLOT_CIDR is %q: want a private IPv4 prefix that nothing else uses, such as 10.213.0.0/18", c.SlotCIDR)
 	}
+	if cidr.Contains(slot.GuestAddr) {
+		return fmt.Errorf("BERTH_SLOT_CIDR is %q, which has the guests' own address %s: want another private prefix, such as 10.213.0.0/18", c.SlotCIDR, slot.GuestAddr)
+	}
 	// Two addresses a slot, and one slot more for template builds.
 	room := 1<<max(31-cidr.Bits(), 0) - 1
 	if c.Slots == 0 {
@@ -203,9 +208,12 @@ func (c *Config) checkAddresses() error {
 	if c.Slots > room || room < 1 {
 		return fmt.Errorf("BERTH_SLOTS is %d and BERTH_SLOT_CIDR %s has room for %d: lower the one or widen the other", c.Slots, c.SlotCIDR, room)
 	}
+	if last := c.BaseUID + c.Slots; c.BaseUID != 0 && c.BaseUID < slot.LeastBaseUID || last > maxUID {
+		return fmt.Errorf("BERTH_BASE_UID is %d: want %d to %d, for %d slots", c.BaseUID, slot.LeastBaseUID, maxUID-c.Slots, c.Slots)
+	}
 	for _, a := range c.Resolvers {
-		if _, err := netip.ParseAddr(a); err != nil {
-			return fmt.Errorf("BERTH_RESOLVERS: %q is no IP address", a)
+		if ip, err := netip.ParseAddr(a); err != nil || !slot.UsableResolver(ip) {
+			return fmt.Errorf("BERTH_RESOLVERS: %q is no IPv4 address that guests could ask: want that of another machine, or of a service on this one that is not at loopback", a)
 		}
 	}
 	for _, p := range c.AllowedCIDRs {

@@ -38,6 +38,7 @@ var (
 // Defaults of Config.
 const (
 	DefaultBaseUID        = 600000
+	LeastBaseUID          = 1000
 	DefaultNetNSDir       = "/run/netns"
 	DefaultStateDir       = "/run/berth/netfab"
 	DefaultMaxConnections = 8192
@@ -150,14 +151,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.BaseUID == 0 {
 		c.BaseUID = DefaultBaseUID
 	}
-	if c.BaseUID < 1000 {
-		return c, fmt.Errorf("base uid %d: want 1000 or more, which no system account has", c.BaseUID)
+	if c.BaseUID < LeastBaseUID {
+		return c, fmt.Errorf("base uid %d: want %d or more, which no system account has", c.BaseUID, LeastBaseUID)
 	}
 	if c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU) {
 		return c, fmt.Errorf("mtu %d: want %d to %d", c.MTU, minMTU, maxMTU)
 	}
 	for _, a := range slices.Concat(c.Resolvers, c.FallbackResolvers) {
-		if !usableResolver(a) {
+		if !UsableResolver(a) {
 			return c, fmt.Errorf("resolver %s: want the IPv4 address of another machine or of a service on this one, not loopback", a)
 		}
 	}

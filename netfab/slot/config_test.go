@@ -172,7 +172,7 @@ func FuzzParseNameservers(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		usable := firstResolvers(parseNameservers(data))
-		if len(usable) > maxResolvers || slices.ContainsFunc(usable, func(a netip.Addr) bool { return !usableResolver(a) }) {
+		if len(usable) > maxResolvers || slices.ContainsFunc(usable, func(a netip.Addr) bool { return !UsableResolver(a) }) {
 			t.Errorf("%q gives %v", data, usable)
 		}
 	})

@@ -77,16 +77,16 @@ func (c Config) resolvers() ([]netip.Addr, error) {
 func firstResolvers(all []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range all {
-		if usableResolver(a) && !slices.Contains(out, a) && len(out) < maxResolvers {
+		if UsableResolver(a) && !slices.Contains(out, a) && len(out) < maxResolvers {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// usableResolver says whether another machine, which a guest is, could ask
+// UsableResolver says whether another machine, which a guest is, could ask
 // the server.
-func usableResolver(a netip.Addr) bool {
+func UsableResolver(a netip.Addr) bool {
 	return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast()
 }
 
