@@ -57,6 +57,9 @@ func TestPackagesAreWhole(t *testing.T) {
 				if strings.HasSuffix(c.Src, ".service") {
 					unit = c.Src
 				}
+				if raw, err := os.ReadFile(filepath.Join(root, c.Src)); c.Type == "config|noreplace" && !strings.Contains(string(raw), "\nBERTH_LOG_FORMAT=json\n") {
+					t.Errorf("%s sets no log format: logs are JSON (%v)", c.Dst, err)
+				}
 				if c.Type == "config|noreplace" && c.FileInfo.Mode != 0o600 {
 					t.Errorf("%s has the mode %o: it holds secrets", c.Dst, c.FileInfo.Mode)
 				}
