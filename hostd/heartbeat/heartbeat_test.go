@@ -103,7 +103,14 @@ type session struct {
 
 func run(t *testing.T, ca *testca.CA, peers ...string) *session {
 	t.Helper()
+	return runAt(t, ca, 0, peers...)
+}
+
+// runAt is run of a host that has heard of a term.
+func runAt(t *testing.T, ca *testca.CA, term uint64, peers ...string) *session {
+	t.Helper()
 	s := &session{changed: make(chan struct{}, 1), replies: make(chan hostapi.HeartbeatReply, 64)}
+	s.term.Store(term)
 	b := New(Config{
 		Report:  func() hostapi.Heartbeat { return hostapi.Heartbeat{HostID: "h1"} },
 		Changed: s.changed, Peers: peers, Interval: time.Hour,
@@ -247,8 +254,7 @@ func TestADeposedLeaderIsLeftForAnother(t *testing.T) {
 	old, now := newReplica(t, ca, "replica:r1"), newReplica(t, ca, "replica:r2")
 	now.reply.Term = 4
 	old.reply.Peers = []string{old.addr}
-	s := run(t, ca, old.addr, now.addr)
-	s.term.Store(4) // by a call of its successor's
+	s := runAt(t, ca, 4, old.addr, now.addr) // by a call of its successor's
 	if reply := receive(t, s.replies); reply.Term != 4 {
 		t.Errorf("the reply of term %d was believed", reply.Term)
 	}
