@@ -253,7 +253,7 @@ func (k *keeper) interrupted(ctx context.Context, view *raftstore.Snapshot) {
 		_, under := flow.Live(r, DeploymentSubject(d.ID))
 		return !under && !d.Status.Ended()
 	}
-	for _, d := range raftstore.All(view, record.Deployments) {
+	for _, d := range raftstore.Find(view, record.Deployments, "ended", record.NotEnded) {
 		if !stray(view, d) {
 			continue
 		}

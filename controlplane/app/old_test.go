@@ -21,13 +21,43 @@ func oldRig(t *testing.T) (*rig, func(context.Context)) {
 	t.Helper()
 	seldom := func(cfg *app.Config) { cfg.Sweep = time.Hour }
 	r := newRig(t, 1, 1, nil, seldom)
+	return r, passOf(t, r, "what apps no longer need")
+}
+
+func passOf(t *testing.T, r *rig, loop string) func(context.Context) {
+	t.Helper()
 	for _, l := range r.apps().Loops(loops.NewTerm(loops.Config{Store: r.Leader().Store, Clock: time.Now, Logger: testcluster.Log()})) {
-		if l.Name == "what apps no longer need" {
-			return r, l.Pass
+		if l.Name == loop {
+			return l.Pass
 		}
 	}
 	t.Fatal("no such loop")
-	return nil, nil
+	return nil
+}
+
+// The pass over apps follows each change of any sandbox, and an app keeps a hundred
+// deployments that have ended: it does not look at those.
+func TestEndedDeploymentsCostAPassNothing(t *testing.T) {
+	r := newRig(t, 1, 1, nil, func(cfg *app.Config) { cfg.Sweep, cfg.Look = time.Hour, time.Hour })
+	pass := passOf(t, r, "apps")
+	const many = 3000
+	for part := range many / 100 {
+		for _, status := range []record.DeploymentStatus{record.DeploymentQueued, record.DeploymentFailed} {
+			r.Update(func(tx *raftstore.Tx) error {
+				for i := range 100 {
+					d := &record.Deployment{Meta: record.Meta{ID: fmt.Sprintf("dep-%d-%d", part, i)}, WorkspaceID: "ws", AppID: "app-a", Status: status}
+					if status.Ended() {
+						d.FinishedAt = time.Now()
+					}
+					raftstore.Put(tx, record.Deployments, d)
+				}
+				return nil
+			})
+		}
+	}
+	if n := testing.AllocsPerRun(5, func() { pass(t.Context()) }); n >= many {
+		t.Errorf("with %d ended deployments a pass allocates %v times", many, n)
+	}
 }
 
 // Deployments end as fast as they are asked for, so one pass removes all that are too many.

@@ -9,11 +9,13 @@
 package flow
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -200,8 +202,21 @@ func move(tx *raftstore.Tx, f *record.Flow, next Next) error {
 		}
 		c.Data = raw
 	}
+	if !tx.Writes() && waitsOn(tx, c) {
+		return nil
+	}
 	raftstore.Put(tx, record.Flows, c)
 	return nil
+}
+
+// waitsOn reports whether a flow that has looked at its tables waits for them as before, and
+// the time that its row says is still ahead. Any number of flows may wait for a table: if
+// each wrote its row at each change of the table, those of one workspace could take all that
+// the log can write.
+func waitsOn(tx *raftstore.Tx, c *record.Flow) bool {
+	f, ok := raftstore.Get(tx, record.Flows, c.ID)
+	return ok && len(c.WaitFor) > 0 && tx.Now().Before(f.WakeAt) && f.Step == c.Step && slices.Equal(f.WaitFor, c.WaitFor) &&
+		bytes.Equal(f.Data, c.Data) && f.Deadline.Equal(c.Deadline) && f.Attempt == 0 && f.Error == ""
 }
 
 // end replaces a flow's row with its outcome.

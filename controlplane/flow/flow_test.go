@@ -347,6 +347,49 @@ func TestWaitWakesOnAChange(t *testing.T) {
 	}
 }
 
+// Flows that wait for a table look again at each of its changes. If each wrote its row then,
+// those of one workspace could take all that the log can write.
+func TestFlowsThatWaitOnWriteNothing(t *testing.T) {
+	var looks atomic.Int64
+	kind := waiting()
+	look := kind.Steps["look"]
+	kind.Steps["look"] = func(ctx context.Context, run flow.Run) (flow.Commit, error) {
+		looks.Add(1)
+		return look(ctx, run)
+	}
+	r := newRig(t, 1, nil, kind)
+	const many = 20
+	r.Update(func(tx *raftstore.Tx) error {
+		for i := range many {
+			id := fmt.Sprintf("w%d", i)
+			if err := flow.Begin(tx, flow.New{ID: id, Kind: "w", Subject: "x/" + id, Step: "look"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	store := r.Leader().Store
+	testcluster.Await(t, "the flows to wait", func() bool {
+		return !slices.ContainsFunc(raftstore.All(store.View(), record.Flows), func(f *record.Flow) bool { return len(f.WaitFor) == 0 })
+	})
+	before := store.View().Index()
+	const changes = 5
+	for i := range changes {
+		seen := looks.Load()
+		r.Update(func(tx *raftstore.Tx) error { mark(tx, fmt.Sprintf("other%d", i)); return nil })
+		testcluster.Await(t, "the flows to look again", func() bool { return looks.Load() >= seen+many })
+	}
+	if wrote := store.View().Index() - before; wrote != changes {
+		t.Errorf("%d changes of the table made %d writes", changes, wrote)
+	}
+	r.Update(func(tx *raftstore.Tx) error { mark(tx, "signal"); return nil })
+	for i := range many {
+		if err := r.wait(fmt.Sprintf("w%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // However many flows wait, another one gets its turn.
 func TestFlowsThatWaitHoldNobodyUp(t *testing.T) {
 	r := newRig(t, 1, nil, waiting(), threeSteps(func(string) error { return nil }))

@@ -34,9 +34,8 @@ func validName(name string) error {
 
 // org shows a workspace to one of its members.
 func (s *Orgs) org(w *record.Workspace, u *record.User) api.Org {
-	role, _ := u.RoleIn(w.ID)
 	return api.Org{
-		ID: w.ID, Name: w.Name, Role: api.Role(role), Tier: s.core.Tiers.Name(w), Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt},
+		ID: w.ID, Name: w.Name, Role: api.Role(u.RoleAmong(w.ID)), Tier: s.core.Tiers.Name(w), Suspended: w.Suspended, CreatedAt: api.Time{Time: w.CreatedAt},
 	}
 }
 
@@ -196,7 +195,7 @@ func (s *Orgs) mayBecomeOwner(r raftstore.Reader, u *record.User, w *record.Work
 func (s *Orgs) owned(r raftstore.Reader, u *record.User) (n int, best *record.Workspace) {
 	n = u.DeletedIn(record.MonthOf(s.core.Clock()))
 	for _, w := range workspacesOf(r, u) {
-		if role, _ := u.RoleIn(w.ID); role == record.RoleOwner {
+		if u.RoleAmong(w.ID) == record.RoleOwner {
 			n, best = n+1, s.better(best, w)
 		}
 	}
@@ -216,10 +215,17 @@ func (s *Orgs) better(best, w *record.Workspace) *record.Workspace {
 	return best
 }
 
+// maxOwned limits the workspaces that a person owns, whatever the tier: a person's row names
+// them all, and whoever creates one has all of them looked at and the row written.
+const maxOwned = 1000
+
 // mayOwn refuses n workspaces in all to who owns best, or none if that is nil.
 func (s *Orgs) mayOwn(n int, best *record.Workspace) error {
 	most, limited := s.core.Tiers.Orgs(orNew(best))
-	if !limited || n <= most {
+	if !limited || most > maxOwned {
+		most = maxOwned
+	}
+	if n <= most {
 		return nil
 	}
 	return &apierror.Error{

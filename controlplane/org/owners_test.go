@@ -1,6 +1,7 @@
 package org_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -39,6 +40,27 @@ func (r *orgRig) uses(id string) {
 func (r *orgRig) another(c core.Caller) error {
 	_, err := r.CreateOrg(r.t.Context(), c, api.CreateOrg{Name: "another"}, core.Idempotency{})
 	return err
+}
+
+// A person's row names all organizations of the person, so no tier allows any number.
+func TestHowManyOrganizationsAPersonOwnsIsBoundByEveryPlan(t *testing.T) {
+	r := newOrgRig(t, "unlimited")
+	ann := r.login("ann")
+	r.Update(func(tx *raftstore.Tx) error {
+		u, _ := raftstore.Get(tx, record.Users, ann.UserID)
+		u = u.Clone()
+		for i := range 998 {
+			w := &record.Workspace{Meta: record.Meta{ID: fmt.Sprintf("ws-%d", i)}, Name: "x"}
+			raftstore.Put(tx, record.Workspaces, w)
+			u.Join(w.ID, record.RoleOwner)
+		}
+		raftstore.Put(tx, record.Users, u)
+		return nil
+	})
+	if err := r.another(ann); err != nil {
+		t.Errorf("the thousandth: %v", err)
+	}
+	want(t, r.another(ann), apierror.EQuota, "org limit reached: your unlimited plan allows 1000 org(s). Upgrade to create more.")
 }
 
 // The plan bounds the organizations that a person owns, however the person comes by them.

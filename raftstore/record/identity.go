@@ -85,10 +85,16 @@ func (u *User) RoleIn(workspaceID string) (Role, bool) {
 	if !slices.Contains(u.WorkspaceIDs, workspaceID) {
 		return "", false
 	}
+	return u.RoleAmong(workspaceID), true
+}
+
+// RoleAmong is RoleIn for a workspace that is known to be among WorkspaceIDs, which it does
+// not search: for who looks at all of them.
+func (u *User) RoleAmong(workspaceID string) Role {
 	if r, ok := u.Roles[workspaceID]; ok {
-		return r, true
+		return r
 	}
-	return RoleOwner, true
+	return RoleOwner
 }
 
 // Join makes the user a member with a role, or changes the role.
