@@ -158,8 +158,11 @@ func (k *Kind[T]) Removal(remove func(ctx context.Context, view *raftstore.Snaps
 // stray reports whether a resource is being created or deleted without a flow that
 // does it. No transaction leaves such a row; an old backup might.
 func (k *Kind[T]) stray(r raftstore.Reader, row T) bool {
+	if !k.Creating(row) && !k.Deleting(row) {
+		return false
+	}
 	_, live := flow.Live(r, k.Subject(row.RowMeta().ID))
-	return !live && (k.Creating(row) || k.Deleting(row))
+	return !live
 }
 
 // moving returns the rows among which strays are.
