@@ -201,6 +201,7 @@ func TestEventsThatWaitFollowARename(t *testing.T) {
 	r.clock.add(time.Second)
 	push("store", 0, '2', '3')
 	r.apps.breaks(nil)
+	r.tried()
 	r.clock.add(time.Hour)
 	r.settled()
 	want := map[string]string{"app-0": sha('3')}
@@ -413,6 +414,7 @@ func TestFailuresOfApps(t *testing.T) {
 	fails := func(n int) {
 		t.Helper()
 		testcluster.Await(t, fmt.Sprint(n, " failures"), func() bool { return r.apps.failures() == n })
+		r.tried()
 	}
 	r.apps.breaks(apierror.Unavailable("", errors.New("no leader")))
 	push('2')
@@ -455,6 +457,7 @@ func TestPushesWaitForTheirWorkspace(t *testing.T) {
 				t.Helper()
 				failures += 2
 				testcluster.Await(t, fmt.Sprint(failures, " failures"), func() bool { return r.apps.failures() == failures })
+				r.tried()
 			}
 			r.apps.breaks(why)
 			r.receive("push", r.github.PushPayload(i, fakegithub.Push{Repo: "shop", Before: sha('1'), After: sha('2'), At: r.clock.Now()}))
@@ -489,6 +492,7 @@ func TestLeaderDies(t *testing.T) {
 	r.Cut(dead)
 	testcluster.Await(t, "the next leader", func() bool { return r.Leader() != dead })
 	r.apps.breaks(nil)
+	r.tried()
 	r.clock.add(time.Hour)
 	r.settled()
 	if got := r.apps.deployed(); len(got) != 1 || got[0].Commit != sha('2') {

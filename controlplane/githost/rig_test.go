@@ -184,6 +184,17 @@ func (r *rig) settled() {
 	})
 }
 
+// tried waits until it is written down of every event when it is tried again. Whoever moves
+// the clock before that moves the next try as well.
+func (r *rig) tried() {
+	r.t.Helper()
+	testcluster.Await(r.t, "end of all tries", func() bool {
+		return !slices.ContainsFunc(raftstore.Find(r.view(), record.GitHeads, "pending", "yes"), func(h *record.GitHead) bool {
+			return !h.NextAttemptAt.After(r.clock.Now())
+		})
+	})
+}
+
 // deployment is one that was begun.
 type deployment struct{ App, Ref, Commit, Message, Author, Trigger string }
 
