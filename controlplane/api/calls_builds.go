@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"io"
-	"time"
 )
 
 // FollowBuild calls line with each line of a build's log, from the first, until the
@@ -54,11 +53,7 @@ func (c *Client) followToEnd(ctx context.Context, cl call, event func(s *said, n
 		if len(s.lines) > before {
 			pause = firstPause
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !sleep(ctx, pause) {
 			return ctx.Err()
 		}
 		pause = min(2*pause, longPause)

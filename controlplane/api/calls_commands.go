@@ -97,11 +97,7 @@ func (c *Client) FollowCommand(ctx context.Context, id, command string, since in
 		if err != nil && !passing(err, begun) {
 			return nil, err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !sleep(ctx, pause) {
 			return nil, ctx.Err()
 		}
 		pause = min(2*pause, longPause)

@@ -205,12 +205,7 @@ func (c *Client) FollowEvents(ctx context.Context, id string, q EventQuery) iter
 				yield(Event{}, err)
 				return
 			}
-			t := time.NewTimer(pause)
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-				t.Stop()
-			}
+			sleep(ctx, pause)
 			pause = min(2*pause, longPause)
 		}
 	}

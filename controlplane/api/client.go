@@ -247,7 +247,7 @@ func (c *Client) attended(ctx context.Context, base *url.URL) (_ context.Context
 	watch, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		for pause(watch, lookAfter) {
+		for sleep(watch, lookAfter) {
 			if !c.alive(watch, base) && watch.Err() == nil {
 				end(errFrozen)
 			}
@@ -275,7 +275,8 @@ func (b ending) Close() error {
 	return b.ReadCloser.Close()
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether ctx let it.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -263,10 +263,10 @@ func acceptLeft(tx *raftstore.Tx, names []string) api.GitEventStatus {
 // such a row may have some kilobytes.
 const renamedAtOnce = 30
 
-// renameApps has the apps of a repository, what they may be built from again, and events that
-// wait, follow its new name: pushes come by that, and tokens are for that. All of them together may be larger
-// than a transaction, and so may the apps alone. An event that is sent again goes on where the
-// first one was cut off.
+// renameApps has the apps of a repository, the commits that they may be built from again, and
+// events that wait follow its new name: pushes come by that, and tokens are for that. They are
+// moved in several transactions, because all of them may be larger than one. An event that is
+// sent again goes on where the first one was cut off.
 func (g *GitHosts) renameApps(ctx context.Context, e *renaming, receipts []string) error {
 	for more := true; more; {
 		err := g.core.Update(ctx, func(tx *raftstore.Tx) error {

@@ -381,7 +381,7 @@ func (f *Flows) moved(run flow.Run, data move, box hostapi.Box) flow.Commit {
 			data.Tried = append(slices.Clone(data.Tried), s.Move.To)
 			return flow.Goto(stepChoose, data), nil
 		}
-		c := s.Clone()
+		c, data := s.Clone(), data // the commit may run again
 		data.Awake = data.Awake && !s.Move.Asleep
 		c.HostID, c.Generation, c.Status, c.HostSeq = s.Move.To, s.Move.Generation, record.SandboxHibernated, box.Seq
 		c.Move, c.MoveTried, c.MoveError, c.Error, c.Unreachable = nil, 0, "", "", false
@@ -439,7 +439,7 @@ func (f *Flows) stay(ctx context.Context, run flow.Run) (flow.Commit, error) {
 		if !ok {
 			return flow.Done(), nil
 		}
-		c := s.Clone()
+		c, data := s.Clone(), data // the commit may run again
 		data.Awake = data.Awake && !s.Move.Asleep
 		c.Move, c.MoveError = nil, data.Why
 		// An evacuation that has begun since this move tries the sandbox again, so nothing has failed in it yet.
